@@ -56,6 +56,7 @@ from coordd.services.tracing.spans import program_span
 LOG_BYTES_MAX = 64 * 2**20
 
 BOOT_TRACKER = BOOT.replace("coordd.runner.__main__", "coordd.runner.cluster.tracker")
+BOOT_CONNECT = BOOT.replace("coordd.runner.__main__", "coordd.runner.connect.program")
 
 
 def make_exporter(config: Config, environ: Mapping[str, str] = os.environ) -> SpanExporter | None:
@@ -103,6 +104,16 @@ def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any
     user could not read.
     """
     return {} if unit is None else {"unit": unit, "unit_secrets": program.secrets, "cgroup": ""}
+
+
+def python_program(boot: str) -> list[str]:
+    """A program of ours: a bare Python, without the site's modules and without what the environment says to Python."""
+    return [sys.executable, "-I", "-S", "-E", "-c", boot]
+
+
+def connect_argv(program: ProgramSpec, submit: list[str]) -> list[str]:
+    """What starts a server of Spark Connect, and then its client. ``submit``: the server's argv."""
+    return [*python_program(BOOT_CONNECT), json.dumps({"client": program.client}), "--", *submit]
 
 
 def _with_secrets_there(program: ProgramSpec) -> list[str]:
@@ -168,7 +179,9 @@ class LaunchBuilder:
             "scheduled": launch.run.startswith(f"{job.name}@"),
             "elsewhere": self._elsewhere(job),
             "tracked": self._is_tracked(job),
-            "argv": self._argv(job, launch.run, program.argv if unit is None else _with_secrets_there(program)),
+            "argv": self._argv(
+                job, launch.run, program, program.argv if unit is None else _with_secrets_there(program)
+            ),
             "env": program.env,
             "cwd": program.cwd,
             "directory": self._directory(launch.run, launch.attempt, launch.token),
@@ -204,8 +217,10 @@ class LaunchBuilder:
         kept_s = self.config.spark.retention
         return open_manager(self._master(job.launch), conf, program.env, kept_s=kept_s)
 
-    def _argv(self, job: Job, run: str, submit: list[str]) -> list[str]:
-        """The program: spark-submit itself, or the tracker that calls it."""
+    def _argv(self, job: Job, run: str, program: ProgramSpec, submit: list[str]) -> list[str]:
+        """The program: spark-submit itself, the tracker that calls it, or what starts a server and its client."""
+        if program.client:
+            return connect_argv(program, submit)
         if not self._is_tracked(job):
             return submit
         assert isinstance(job.launch, SparkSubmit)
@@ -215,12 +230,13 @@ class LaunchBuilder:
             "settle_s": self.config.spark.settle,
             "submits": job.retry.submits,
         }
-        return [sys.executable, "-I", "-S", "-E", "-c", BOOT_TRACKER, json.dumps(options), "--", *submit]
+        return [*python_program(BOOT_TRACKER), json.dumps(options), "--", *submit]
 
     def argv(self, job: Job, args: dict[str, str]) -> list[str]:
         """The command, for `run trigger --dry-run`."""
         launch = Launch(f"{job.name}#dry-run", job.name, AttemptNumber(0), Token(0), "", 0.0, "{}", 0.0, job.lease_s)
-        return redacted(self._program(job, launch, args, write=False).argv)
+        program = self._program(job, launch, args, write=False)
+        return redacted(list(program.client) or program.argv)
 
     def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> ProgramSpec:
         values = {**job.params, **args} | built_in(

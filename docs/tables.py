@@ -493,7 +493,8 @@ _KEYS = {
     "params": "table of defaults; `--arg K=V` fills `{K}`",
     "spark": "`[spark]`: application, args, master, deploy_mode, conf, py_files, files, jars, name, keytab, principal, "
     "proxy_user, env, properties_file, class, lineage (as `[lineage] spark` says: OpenLineage's parent in its conf), "
-    "fast_start (false; a driver that starts sooner, see [spark.md](spark.md#start-sooner))",
+    "fast_start (false; a driver that starts sooner, see [spark.md](spark.md#start-sooner)), pipeline (in place of "
+    "application), connect (`pool`: a client of Spark Connect)",
     "command": "`[command]`: argv, env, cwd; instead of `[spark]`",
     "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), submits (3, calls of spark-submit in deploy "
     "mode cluster until something is submitted), delay (30s), backoff (`fixed`, `linear`, `exponential`), "

@@ -32,6 +32,7 @@ def absent_file(job: Job) -> str:
         return ""
     named = [
         ("application", launch.application),
+        ("pipeline", launch.pipeline),
         ("keytab", launch.keytab),
         ("properties_file", launch.properties_file),
         *[("py_files", path) for path in launch.py_files],

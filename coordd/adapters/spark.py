@@ -7,11 +7,12 @@ import os
 import pwd
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from coordd.adapters.cluster import properties
 from coordd.adapters.cluster.opening import STANDALONE, YARN, has_lookup
+from coordd.adapters.faststart import connect
 from coordd.adapters.faststart.archive import archive_of, java_option
 from coordd.config import ownership
 from coordd.core import lineage
@@ -83,6 +84,7 @@ class ProgramSpec(NamedTuple):
     cwd: str = ""
     secrets: str = ""
     secrets_path: str = ""
+    client: Sequence[str] = ()  # of a client of Spark Connect: its argv; then ``argv`` starts its server
 
 
 def build(
@@ -101,10 +103,12 @@ def build(
     """
     env = _environment(defaults, launch, environ, job.run_as)
     secrets = secrets_path = cwd = ""
+    client: Sequence[str] = ()
     if isinstance(launch, Command):
         argv, cwd = list(launch.argv), launch.cwd
     else:
         argv, secrets, secrets_path = _spark_argv(job, launch, defaults, attempt_info, env)
+        client = connect.client_argv(launch, env) if connect.is_client(launch) else ()
     env.update(
         {
             "COORDD_RUN": attempt_info.run,
@@ -119,7 +123,7 @@ def build(
     )
     if attempt_info.traceparent:
         env["TRACEPARENT"] = attempt_info.traceparent
-    return ProgramSpec(argv, env, cwd, secrets, secrets_path)
+    return ProgramSpec(argv, env, cwd, secrets, secrets_path, client)
 
 
 def redacted(argv: list[str]) -> list[str]:
@@ -244,6 +248,8 @@ def _spark_argv(
         env.setdefault("PYSPARK_PYTHON", sys.executable)
     master = launch.master or defaults.master
     conf = dict(launch.conf)
+    if connect.is_client(launch):
+        conf.update(connect.SERVER_CONF)
     conf.update(_marks(master, launch.deploy_mode, attempt_info))
     conf.update(
         {
@@ -279,6 +285,8 @@ def _spark_argv(
     for option, value in options:
         if value:
             argv += [option, value]
+    if connect.is_client(launch):
+        return [*argv, "--class", connect.SERVER_CLASS, connect.NO_PROGRAM], text, path
     return [*argv, launch.application, *launch.args], text, path
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from itertools import islice
@@ -36,6 +37,15 @@ EXPOSED = (
     " [spark].conf (which goes into a file of mode 0600), or into a file of its own, and give the path"
 )
 EXPOSED_MAX = 20
+
+# Of a server of Spark Connect: each run has its own address and token.
+CONNECT_CONF = (
+    "spark.connect.grpc.binding.address",
+    "spark.connect.grpc.binding.port",
+    "spark.connect.authenticate.token",
+    "spark.remote",
+    "spark.api.mode",
+)
 
 # Spark's own settings for a keytab and its principal.
 IDENTITY_CONF = ("spark.kerberos.keytab", "spark.kerberos.principal", "spark.yarn.keytab", "spark.yarn.principal")
@@ -187,10 +197,16 @@ class _Reading:
 
     def spark(self, table: Mapping[str, Any]) -> SparkSubmit:
         said = self.table(table, jobkeys.SPARK, "spark.")
-        if "application" not in table:
-            self.wrong("spark.application", "expected an absolute path or a URI, found nothing")
+        programs = [key for key in ("application", "pipeline") if key in table]
+        if not programs:
+            self.wrong(
+                "spark.application",
+                "expected application (an absolute path or a URI) or pipeline (the path of a spec), found nothing",
+            )
+        elif len(programs) == 2:
+            self.wrong("spark.pipeline", "expected either application or pipeline, found both: a run has one program")
         fields = {"class_name" if key == "class" else key: value for key, value in said.items()}
-        return SparkSubmit(**{"application": "", **fields})
+        return SparkSubmit(**fields)
 
     def command(self, table: Mapping[str, Any]) -> Command:
         said = self.table(table, jobkeys.COMMAND, "command.")
@@ -267,6 +283,8 @@ class _Reading:
         if isinstance(launch, SparkSubmit):
             self.identity(launch, config)
             self.start(launch)
+            if launch.pipeline or launch.connect:
+                self.connect(launch)
         for key in ("run_as", "limits"):
             if said.get(key) and config.node.units == "off":
                 self.wrong(key, f'{key} needs a systemd unit for each run, and [node] units is "off"')
@@ -336,6 +354,26 @@ class _Reading:
                 " archive, and only the compiler is changed. Use jars = […] instead",
                 warning=True,
             )
+
+    def connect(self, launch: SparkSubmit) -> None:
+        """Checks of clients of Spark Connect: pipelines, and applications with ``connect``."""
+        key = "pipeline" if launch.pipeline else "connect"
+        if launch.pipeline and launch.connect:
+            self.wrong("spark.connect", "a pipeline has a server of Spark Connect anyway: leave connect out")
+        if launch.deploy_mode == "cluster":
+            self.wrong(
+                f"spark.{key}", f'{key} needs deploy_mode = "client": its server of Spark Connect runs on the node'
+            )
+        if launch.class_name:
+            self.wrong("spark.class", f"class has no place beside {key}: the program is a client in Python")
+        if launch.connect and launch.application and not re.fullmatch(r"/.*\.py", launch.application):
+            self.wrong(
+                "spark.connect",
+                f'connect needs a Python program on this machine, "/….py": found application "{launch.application}"',
+            )
+        for name in CONNECT_CONF:
+            if name in launch.conf:
+                self.wrong("spark.conf", f'"{name}" must not be set beside {key}: coordd sets it for each run')
 
     def limits(self, said: Mapping[str, Any], config: Config) -> None:
         """Checks of pool, concurrency, rate and queue."""

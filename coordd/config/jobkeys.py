@@ -362,6 +362,8 @@ SPARK: dict[str, values.Reader] = {
     "class": _no_option,
     "lineage": values.flag,
     "fast_start": values.flag,
+    "pipeline": values.path,
+    "connect": values.one_of("pool"),
 }
 COMMAND: dict[str, values.Reader] = {"argv": _argv, "env": _env, "cwd": values.path}
 RETRY: dict[str, values.Reader] = {

@@ -127,7 +127,6 @@ BAD_JOBS = [
     (SPARK + 'args = ["{region}"]\n', "spark.args", '"{region}" is not declared under params'),
     (SPARK + 'args = ["{"]\n', "spark.args", "write {{ and }} for braces"),
     (SPARK + 'deploy_mode = "yarn"\n', "spark.deploy_mode", "expected one of client, cluster"),
-    ('on_lost = "hold"\n' + SPARK + 'fast_start = true\ndeploy_mode = "cluster"\n', "spark.fast_start", "Leave it out"),
     (SPARK + 'deploy_mode = "cluster"\n', "on_lost", 'master "local[*]" has none: only yarn, k8s:// and spark://'),
     (SPARK + 'master = "--class"\n', "spark.master", "does not begin with"),
     (SPARK + 'jars = ["/a.jar,/b.jar"]\n', "spark.jars", "without commas"),

@@ -67,7 +67,7 @@ class Retry(msgspec.Struct, frozen=True):
 class SparkSubmit(msgspec.Struct, frozen=True):
     """The arguments of spark-submit; values still contain their {placeholders}."""
 
-    application: str
+    application: str = ""  # or ``pipeline``: the spec of a declarative pipeline
     args: tuple[str, ...] = ()
     master: str = ""
     deploy_mode: str = "client"
@@ -83,6 +83,8 @@ class SparkSubmit(msgspec.Struct, frozen=True):
     properties_file: str = ""
     class_name: str = ""
     lineage: bool | None = None  # told of its parent in OpenLineage's terms; None: as the configuration says
+    pipeline: str = ""
+    connect: str = ""  # "pool": the application is a client of Spark Connect, with a server of its own
     fast_start: bool = False  # fewer seconds to the first task, for a slower driver later
 
 

@@ -306,7 +306,9 @@ def job_view(
         "suspended": stop.view() if stop else None,
         "breaker": None,  # jobs have none in this version
         "kind": "command" if isinstance(launch, Command) else "spark",
-        "starts": REDACTED if redacted else (launch.argv[0] if isinstance(launch, Command) else launch.application),
+        "starts": REDACTED
+        if redacted
+        else (launch.argv[0] if isinstance(launch, Command) else launch.application or launch.pipeline),
         "on_lost": job.on_lost,
         "overlap": job.overlap,
         "misfire": job.misfire,

@@ -1,0 +1,7 @@
+"""A run whose program is a client of Spark Connect: its server belongs to the attempt alone.
+
+    runner (holds the lease)  ->  program.py  ->  the server (spark-submit), then the client
+
+program.py is the program of the attempt, server.py what it knows of its server. The runner knows nothing of either: all
+are processes of the attempt, and end with it. What the server is started with comes from coordd/adapters/spark.py.
+"""

@@ -1,0 +1,92 @@
+"""The program of an attempt: starts a server of Spark Connect, then the client; ends with the client's exit code.
+
+    python … program OPTIONS -- SPARK-SUBMIT …
+
+OPTIONS is JSON: ``client``, the argv of the client.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import NoReturn
+
+from coordd.runner.connect.server import Server, client_env
+
+# How often (seconds) the server is looked at, while it starts and after.
+START_LOOK_S = 0.02
+LOOK_S = 0.1
+
+# A server listens within this time (seconds), also on a busy machine.
+START_S = 600.0
+
+# A client whose server has ended gets this time (seconds) to say so; then it is ended.
+CLIENT_S = 5.0
+
+# Exit code (sysexits.h): the server could not be used.
+EXIT_UNAVAILABLE = 69
+
+
+def main() -> NoReturn:
+    """Run server and client."""
+    options, words = json.loads(sys.argv[1]), sys.argv[3:]
+    server = Server(words, dict(os.environ))
+    _await(server)
+    code = _client(options["client"], server)
+    server.end()
+    _exit(code)
+
+
+def _await(server: Server) -> None:
+    """Wait until the server listens; end if it never will."""
+    deadline = time.monotonic() + START_S
+    while not server.listens():
+        if server.has_ended():
+            say(f"the server of Spark Connect did not start (exit code {server.exit_code}); its output is above")
+            sys.exit(server.exit_code if server.exit_code and server.exit_code > 0 else EXIT_UNAVAILABLE)
+        if time.monotonic() > deadline:
+            say(f"the server of Spark Connect does not listen after {START_S:g} s")
+            server.end()
+            sys.exit(EXIT_UNAVAILABLE)
+        time.sleep(START_LOOK_S)
+
+
+def _client(argv: "list[str]", server: Server) -> int:
+    """Run the client; its exit code, negative for a signal."""
+    env = client_env(dict(os.environ), server.port, server.token)
+    try:
+        pid = os.posix_spawnp(argv[0], argv, env, setsigmask=())
+    except OSError as exc:
+        say(f"{argv[0]} cannot be executed: {exc.strerror}")
+        return 127
+    kill_at = 0.0
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if not kill_at and server.has_ended():
+            say(f"the server of Spark Connect has ended (exit code {server.exit_code}) before its client")
+            kill_at = time.monotonic() + CLIENT_S
+        if kill_at and time.monotonic() > kill_at:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return EXIT_UNAVAILABLE
+        time.sleep(LOOK_S if kill_at else START_LOOK_S)
+
+
+def _exit(code: int) -> NoReturn:
+    """End as the client has ended."""
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -code)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def say(text: str) -> None:
+    """Into the log of the run."""
+    print(f"coordd: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""One server of Spark Connect: its port, its token, its process.
+
+Other users of the machine can connect to a port of the loopback, so the server wants a token, which is in the
+environment of server and client alone. A client that says "localhost" may try ::1 before 127.0.0.1, so that port is
+occupied there: nobody else gets the token. The client is started only when the process that listens is the server.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import time
+
+# A server that was told to end may write its event log for this time (seconds).
+END_S = 10.0
+
+LISTENING = "0A"
+ADDRESS = "127.0.0.1"
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
+PORT = "spark.connect.grpc.binding.port"
+
+# The runner's own way to the application's id; the server's driver uses it, not the client.
+BACK_CHANNEL = ("_SPARK_LAUNCHER_PORT", "_SPARK_LAUNCHER_SECRET")
+
+
+class Server:
+    """A server that was started by this process."""
+
+    def __init__(self, argv: "list[str]", env: "dict[str, str]") -> None:
+        """Start it. ``argv``: spark-submit and its arguments."""
+        self.token = os.urandom(32).hex()
+        self.port, self._occupied = _free_port()
+        self.exit_code: int | None = None
+        words = [argv[0], "--conf", f"{PORT}={self.port}", *argv[1:]]
+        self.pid = os.posix_spawn(words[0], words, {**env, TOKEN: self.token}, setsigmask=())
+
+    def listens(self) -> bool:
+        """True if the server, and no other process, listens on its port."""
+        return listens(self.pid, self.port)
+
+    def has_ended(self) -> bool:
+        """True if its process is gone; its code is in ``exit_code``."""
+        if self.exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code is not None
+
+    def end(self) -> None:
+        """End it; its driver may say good-bye before."""
+        deadline = time.monotonic() + END_S
+        self._signal(signal.SIGTERM)
+        while not self.has_ended() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._signal(signal.SIGKILL)
+        while not self.has_ended():
+            time.sleep(0.02)
+        for held in self._occupied:
+            held.close()
+
+    def _signal(self, number: int) -> None:
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+def client_env(env: "dict[str, str]", port: int, token: str) -> "dict[str, str]":
+    """The environment of a client of that server."""
+    left = {name: value for name, value in env.items() if name not in BACK_CHANNEL}
+    return {**left, TOKEN: token, "SPARK_REMOTE": f"sc://localhost:{port}/"}
+
+
+def listens(pid: int, port: int) -> bool:
+    """True if that process listens on that port."""
+    inodes = _listeners("/proc/net/tcp", port) | _listeners("/proc/net/tcp6", port)
+    if not inodes:
+        return False
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
+                    return True
+    except OSError:
+        return False
+    return False
+
+
+def _listeners(path: str, port: int) -> "set[str]":
+    """The sockets that listen on that port, as /proc/PID/fd names them."""
+    found: set[str] = set()
+    try:
+        with open(path, encoding="ascii") as file:
+            next(file)
+            for line in file:
+                words = line.split()
+                if words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{words[9]}]")
+    except (OSError, StopIteration):
+        return found
+    return found
+
+
+def _free_port() -> "tuple[int, list[socket.socket]]":
+    """A port of the loopback that is free now, and what occupies it on ::1 from now on."""
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((ADDRESS, 0))
+            port = int(probe.getsockname()[1])
+            try:
+                other = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+            except OSError:
+                return port, []  # a machine without IPv6
+            try:
+                other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                other.bind(("::1", port))  # and does not listen: who connects is refused, and tries 127.0.0.1
+            except OSError as exc:
+                other.close()
+                if exc.errno == errno.EADDRINUSE:
+                    continue
+                return port, []  # no ::1 on this machine
+            return port, [other]

@@ -1,0 +1,110 @@
+"""The program that starts a server of Spark Connect and its client, with stand-ins for both."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordd.runner.connect.server import Server, client_env, listens
+
+# In place of spark-submit: it listens where it is told, or does what its last argument says.
+SERVER = """#!{python}
+import os, socket, sys, time
+port = int(sys.argv[2].partition("spark.connect.grpc.binding.port=")[2])
+if sys.argv[-1] == "fails":
+    sys.exit(3)
+listener = socket.create_server(("127.0.0.1", port))
+if sys.argv[-1] == "dies":
+    time.sleep(0.5)
+    sys.exit(4)
+time.sleep(60)
+"""
+
+# In place of a client: it connects to its server, and does what it is told.
+CLIENT = """
+import os, socket, sys
+port = int(os.environ["SPARK_REMOTE"].removeprefix("sc://localhost:").rstrip("/"))
+socket.create_connection(("127.0.0.1", port)).close()
+assert len(os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]) == 64
+assert "_SPARK_LAUNCHER_SECRET" not in os.environ
+"""
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> str:
+    path = tmp_path / "submit"
+    path.write_text(SERVER.format(python=sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+def run(submit: str, how: str, client: str) -> subprocess.CompletedProcess[str]:
+    """The program, to its end. ``client``: what it does after it has connected."""
+    options = json.dumps({"client": [sys.executable, "-c", CLIENT + client]})
+    argv = [sys.executable, "-m", "coordd.runner.connect.program", options, "--", submit, how]
+    env = {**os.environ, "_SPARK_LAUNCHER_SECRET": "x"}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("client", "code"),
+    [("", 0), ("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 15)", -15)],
+)
+def test_it_ends_as_its_client_ends(submit: str, client: str, code: int) -> None:
+    done = run(submit, "listens", client)
+    assert done.returncode == code, done.stderr
+
+
+def test_a_server_that_does_not_start_has_no_client(submit: str) -> None:
+    done = run(submit, "fails", "print('client')")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "the server of Spark Connect did not start (exit code 3)" in done.stderr
+
+
+def test_a_client_whose_server_ends_may_say_so(submit: str) -> None:
+    done = run(submit, "dies", "import time; time.sleep(2); sys.exit(9)")
+    assert done.returncode == 9
+    assert "has ended (exit code 4) before its client" in done.stderr
+
+
+def test_a_client_that_cannot_be_executed_is_named(submit: str) -> None:
+    options = json.dumps({"client": ["/no/python"]})
+    argv = [sys.executable, "-m", "coordd.runner.connect.program", options, "--", submit, "listens"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 127
+    assert "/no/python cannot be executed: No such file" in done.stderr
+
+
+def test_nobody_else_can_have_the_port_where_a_client_may_look_first(submit: str) -> None:
+    server = Server([submit, "listens"], dict(os.environ))
+    try:
+        while not server.listens():
+            assert not server.has_ended()
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as other:
+            with pytest.raises(OSError, match="Errno") as refused:
+                other.bind(("::1", server.port))
+            assert refused.value.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+    finally:
+        server.end()
+    assert server.exit_code == -signal.SIGTERM
+
+
+def test_a_listener_of_another_process_is_not_the_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert listens(os.getpid(), port)
+        assert not listens(os.getppid(), port)
+    assert not listens(os.getpid(), port)
+
+
+def test_a_client_has_no_way_to_the_back_channel() -> None:
+    env = client_env({"A": "1", "_SPARK_LAUNCHER_PORT": "5", "_SPARK_LAUNCHER_SECRET": "s"}, 77, "t")
+    assert env == {"A": "1", "SPARK_CONNECT_AUTHENTICATE_TOKEN": "t", "SPARK_REMOTE": "sc://localhost:77/"}

@@ -1,0 +1,122 @@
+"""Clients of Spark Connect under the real runner: a server of their own, which ends with them, and a pipeline."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordd.adapters.disk.files import write_atomic
+from coordd.adapters.spark import AttemptInfo, SparkDefaults, build
+from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.launching import connect_argv
+from system.lab.processes import exists
+from system.lab.runner_lab import Attempt, World, kill, world_in
+
+# A plain client. It says which environment it has, and whether a stranger without the token is let in.
+CLIENT = """
+import os, sys, time
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+count = spark.range(10).count()
+token = os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+import grpc
+from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
+channel = grpc.insecure_channel(os.environ["SPARK_REMOTE"].removeprefix("sc://").rstrip("/"))
+try:
+    request = base_pb2.ConfigRequest(session_id="0" * 8 + "-0000-4000-8000-" + "0" * 12)
+    base_pb2_grpc.SparkConnectServiceStub(channel).Config(request, timeout=30)
+    stranger = "let in"
+except grpc.RpcError as exc:
+    stranger = exc.code().name
+words = open(f"/proc/{os.getppid()}/cmdline").read() + open("/proc/self/cmdline").read()
+with open(sys.argv[1] + ".part", "w") as file:
+    print(count, os.environ["COORDD_TOKEN"], stranger, token in words, len(token), file=file)
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+if len(sys.argv) > 2:
+    time.sleep(600)
+"""
+
+SPEC = """
+name: numbers
+storage: file://{path}/storage
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+LIMIT_S = 300.0
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with world_in(tmp_path) as world:
+        yield world
+
+
+def submit(world: World, launch: SparkSubmit) -> Attempt:
+    """Start it the way a daemon does."""
+    spec, attempt = world.spec([])
+    job = Job(name=spec["job"], digest="digest", launch=launch)
+    info = AttemptInfo(spec["run"], 0, spec["token"], spec["nonce"], "edge-1", spec["fire_at"], "", attempt.directory)
+    program = build(job, launch, SparkDefaults(master="local[1]"), info)
+    os.makedirs(attempt.directory, mode=0o700, exist_ok=True)
+    write_atomic(program.secrets_path, program.secrets.encode())
+    env: dict[str, Any] = {**program.env, "MARK": spec["env"]["MARK"]}
+    world.launcher.start({**spec, "argv": connect_argv(program, program.argv), "env": env})
+    return attempt
+
+
+def client(world: World, attempt_words: tuple[str, ...] = ()) -> Attempt:
+    application = world.path / "client.py"
+    application.write_text(CLIENT)
+    out = str(world.path / "found")
+    return submit(world, SparkSubmit(str(application), args=(out, *attempt_words), conf=CONF, connect="pool"))
+
+
+def test_a_client_has_a_server_of_its_own_which_ends_with_it(world: World) -> None:
+    attempt = client(world)
+    row = attempt.over(LIMIT_S)
+    assert (row.state, row.exit_code) == ("success", 0), Path(attempt.directory, "log").read_text()[-3000:]
+    found = (world.path / "found").read_text().split()
+    assert found == ["10", str(row.token), "UNAUTHENTICATED", "False", "64"]
+    assert attempt.pids() == []
+
+
+def test_a_server_that_dies_ends_its_client_and_a_kill_leaves_nothing(world: World) -> None:
+    attempt = client(world, ("stay",))
+    deadline = time.monotonic() + LIMIT_S
+    while not (world.path / "found").exists():
+        assert time.monotonic() < deadline, Path(attempt.directory, "log").read_text()[-3000:]
+        time.sleep(0.05)
+    [server] = [pid for pid in attempt.pids() if os.readlink(f"/proc/{pid}/exe").endswith("/java")]
+    kill(server)
+    row = attempt.over()
+    assert (row.state, row.exit_code) == ("failure", 69)
+    assert "has ended (exit code -9) before its client" in Path(attempt.directory, "log").read_text()
+    assert attempt.pids() == []
+    assert not exists(server)
+
+
+def test_a_pipeline_is_run(world: World) -> None:
+    (world.path / "transformations").mkdir()
+    (world.path / "transformations/numbers.sql").write_text(
+        "CREATE MATERIALIZED VIEW numbers AS SELECT id, id % 3 AS rest FROM range(9)"
+    )
+    (world.path / "spec.yml").write_text(SPEC.format(path=world.path))
+    warehouse = world.path / "warehouse"
+    conf = {**CONF, "spark.sql.warehouse.dir": str(warehouse)}
+    attempt = submit(world, SparkSubmit(pipeline=str(world.path / "spec.yml"), conf=conf))
+    row = attempt.over(LIMIT_S)
+    assert (row.state, row.exit_code) == ("success", 0), Path(attempt.directory, "log").read_text()[-3000:]
+    assert list((warehouse / "numbers").glob("*.parquet"))
+    assert attempt.pids() == []
