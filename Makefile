@@ -60,7 +60,7 @@ owners: $(READY) ## scheduled jobs whose owners are killed around their fire tim
 pool: $(READY) ## 500 triggers for a pool of 4 on five nodes that are killed: how long a free slot is not used: SEED=7
 	@$(PROGRAM) kills pool $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-applications: $(READY) ## the submitter of a driver on a cluster is killed at each line of its launch (20 min): ROUNDS=20 SEED=1
+applications: $(READY) ## the submitter of a driver on a cluster is killed at each line of its launch (40 min): ROUNDS=20 SEED=1
 	@$(PROGRAM) system.applications $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 syscalls: $(READY) ## an error and a crash at every system call of a launch, an end, a takeover (an hour): SEED=1

@@ -90,7 +90,7 @@ def test_a_log_that_does_not_begin_yet_says_nothing(fake: FakeStandalone) -> Non
 
 
 def test_a_mark_counts_in_the_command_alone(fake: FakeStandalone) -> None:
-    ident = fake.submit(marks(run="hourly#1"))
+    ident = fake.submit("")
     fake.logs[ident] += f'said by the program: "-Dspark.coordd.mark={marks()}"\n'
 
     assert client(fake).find(MARK) == []

@@ -12,6 +12,7 @@ from coordd.core.jobs.applications import MARK
 from support.clusters.wire import Asked, FakeServer, milliseconds
 
 WORKER = "worker-20261124110429-127.0.0.1-36141"
+CREATE = "/v1/submissions/create"
 KILL = "/v1/submissions/kill/"
 
 ROW = """        <tr>
@@ -57,8 +58,9 @@ class FakeStandalone(FakeServer):
                 "resources": {}, "submitdate": "Tue Nov 24 11:05:03 UTC 2026", "worker": "None",
                 "mainclass": "org.example.Waits",
             }  # fmt: skip
+            option = f'"-D{MARK}={mark}"' if mark else ""
             self.logs[ident] = (
-                f'Launch Command: "/usr/bin/java" "-cp" "/jars/*" "-Dspark.yarn.tags=***(redacted)" "-D{MARK}={mark}"'
+                f'Launch Command: "/usr/bin/java" "-cp" "/jars/*" "-Dspark.yarn.tags=***(redacted)" {option}'
                 f' "org.apache.spark.deploy.worker.DriverWrapper" "/w/{ident}/waits.jar" "org.example.Waits"\n'
                 + "=" * 40 + "\n"
             )  # fmt: skip
@@ -80,6 +82,9 @@ class FakeStandalone(FakeServer):
         with self.lock:
             if parts.path == "/json/":
                 return 200, self._master()
+            if parts.path == CREATE and asked.method == "POST":
+                ident = self.submit(asked.json()["sparkProperties"][MARK])
+                return 200, {"action": "CreateSubmissionResponse", "success": True, "submissionId": ident}
             if parts.path.startswith(KILL) and asked.method == "POST":
                 return self._kill(parts.path.removeprefix(KILL))
             if self.worker_fails:

@@ -98,6 +98,9 @@ class Worker(Daemon):
     def answers(self) -> bool:
         return int(self.master.json().get("aliveworkers", 0)) == 1
 
+    def output(self) -> str:
+        return (self.directory / "output").read_text(errors="replace")
+
 
 class StandaloneCluster:
     """Used as a context. It tells about drivers by the worker's disk, and about executors by the worker's JSON."""
@@ -181,12 +184,10 @@ class StandaloneCluster:
         kinds = ("activedrivers", "completeddrivers", "activeapps", "completedapps")
         return {one["id"]: one["state"] for kind in kinds for one in said.get(kind, ())}
 
-    def commands(self) -> list[str]:
-        """The command lines of all processes that the worker has started."""
-        found = [_command(path) for path in Path("/proc").glob("[0-9]*")]
-        return [
-            text for text in found if str(self.worker.work) in text or f"{self.worker.host}:{self.worker.port}" in text
-        ]
+    def processes_of(self, ident: str) -> list[int]:
+        """The pids of a driver."""
+        path = f"{self.worker.work}/{ident}/"
+        return [int(process.name) for process in Path("/proc").glob("[0-9]*") if path in _command(process)]
 
     def executors(self, application: str = "") -> list[int]:
         """The pids of the executors of an application, "" of all."""

@@ -5,6 +5,7 @@ cluster, again and again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 
 from support.servers.spark import StandaloneCluster
@@ -18,11 +19,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--on", choices=(*FAKES, KIND), action="append", help="by default on all")
     options = parser.parse_args()
-    with StandaloneCluster() as real:
-        for kind in (*FAKES, KIND):
+    for kind in options.on or (*FAKES, KIND):
+        with contextlib.ExitStack() as stack:
+            real = stack.enter_context(StandaloneCluster()) if kind == KIND else None
             began = time.monotonic()
-            good = play(kind, options.rounds, options.seed, real if kind == KIND else None)
+            good = play(kind, options.rounds, options.seed, real)
             print(f"{kind}: one application every time, {dict(good)}, in {time.monotonic() - began:.0f} s")
 
 

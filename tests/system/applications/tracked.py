@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.clusters.kubernetes import FakeKubernetes
+from support.clusters.wire import FakeServer
 from support.clusters.yarn import FakeYarn
 from support.servers.spark import StandaloneCluster
 
@@ -35,8 +36,8 @@ POLICY = Policy(on_lost="hold", attempts=3, delay_s=0.0)
 class Place:
     """A fake cluster, and what an attempt on it is started with."""
 
-    def __init__(self, kind: str, directory: Path, real: StandaloneCluster | None = None) -> None:
-        """``real``: a cluster in the place of the fake."""
+    def __init__(self, kind: str, directory: Path, real: StandaloneCluster | FakeServer | None = None) -> None:
+        """``real``: in the place of the fake of this kind."""
         self.kind = kind
         self.directory = directory
         self.fake: Any = real or (FakeYarn() if kind == "yarn" else FakeKubernetes())
