@@ -183,6 +183,7 @@ BAD_JOBS = [
     ('params = { a = "x\\ny" }\n' + SPARK, "params", "control character"),
     (SPARK + "[retry]\nattempts = 0\n", "retry.attempts", "from 1 to 1000"),
     (SPARK + "[retry]\nrelaunches = -1\n", "retry.relaunches", "from 0 to 1000"),
+    (SPARK + "[retry]\nsubmits = 0\n", "retry.submits", "from 1 to 20"),
     (SPARK + '[retry]\nbackoff = "slow"\n', "retry.backoff", "expected one of fixed, linear, exponential"),
     (SPARK + '[retry]\ndelay = "soon"\n', "retry.delay", "expected a duration"),
     (SPARK + "[retry]\njitter = 1.5\n", "retry.jitter", "expected a number from 0 to 1, found 1.5"),
@@ -369,6 +370,7 @@ def test_hold_goes_with_retries_after_known_exit_codes(tmp_path: Path) -> None:
 
 
 DEFINING = [
+    SPARK + "[retry]\nsubmits = 2\n",
     'schedule = "@daily"\n' + SPARK,
     'timezone = "Europe/Berlin"\n' + SPARK,
     'misfire = "skip"\n' + SPARK,

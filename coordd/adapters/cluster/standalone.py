@@ -18,6 +18,7 @@ from urllib.parse import quote
 from coordd.adapters.cluster.http import ANSWER_S, Answer, read_json, request, shown
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, ENDED, FAILED, KILLED, MARK, SUCCEEDED, Application
+from coordd.core.redaction import telling_line
 from coordd.errors import UnavailableError
 
 # Spark's default ports.
@@ -34,6 +35,7 @@ NO_WORKER = "None"
 
 # The command is at the beginning of the log.
 COMMAND_BYTES = 65536
+TAIL_BYTES = 16384
 _COMMAND = "Launch Command:"
 _MARK = re.compile(rf'"-D{re.escape(MARK)}=([^"]*)"')
 _CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
@@ -169,6 +171,8 @@ class Standalone:
                 word, detail = BY_WORKER.get(by_worker, ALIVE), notes
             else:
                 word, detail = BY_MASTER[said], f"the master says {said}, and no worker tells how it ended"
+            if word == FAILED and by_worker and not detail:
+                detail = self._last_words(worker, ident)
         return _made(ident, word, detail, marks, worker, driver)
 
     # ---- the workers
@@ -185,6 +189,14 @@ class Standalone:
             if said:
                 return worker, said, notes
         return "", "", ""
+
+    def _last_words(self, worker: str, ident: str) -> str:
+        """The line of a driver's log that says most about its failure, redacted; "" if the log is gone."""
+        try:
+            answer = self._get(f"{worker}/log/?driverId={quote(ident)}&logType=stderr&byteLength={TAIL_BYTES}")
+        except UnavailableError:
+            return ""
+        return telling_line(answer.content.decode(errors="replace").splitlines()[1:])
 
     def _by_worker(self, worker: str, ident: str) -> tuple[str, str]:
         """State and notes of a driver on its worker's page; "" if the page does not show it."""

@@ -120,6 +120,7 @@ class Tracker:
         self.link = link
         self.earlier: list[Earlier] = []
         self.following = ""  # the application's id
+        self.shown = ""  # where a person sees it
         self.named = ""  # the id that a Standalone master has given to the driver that was submitted
         self.submitting = False  # something was submitted, or may have been, and no application is known yet
         self._manager: Applications | None = None
@@ -299,6 +300,7 @@ class Tracker:
                 missing = 0
                 self.submitting = False
                 self._follows(decision.application.id)
+                self._shows(decision.application)
                 for other in decision.others:
                     say(f"{other.id} is ended: {decision.application.id} is newer")
                     self._end(other)
@@ -315,6 +317,7 @@ class Tracker:
 
     def _take_end(self, one: Application) -> NoReturn:
         self._follows(one.id)
+        self._shows(one)
         if one.state == ENDED:
             self.lose_sight(f"{one.id} has ended, and the cluster manager does not say how")
         if one.state == SUCCEEDED:
@@ -355,6 +358,11 @@ class Tracker:
             say(f"follows {ident}")
             self.link.follows(ident)
             self.following = ident
+
+    def _shows(self, one: Application) -> None:
+        if one.ui and one.ui != self.shown:
+            say(f"see {one.ui}")
+            self.shown = one.ui
 
     def _end(self, one: Application) -> None:
         try:

@@ -11,7 +11,8 @@ object Ending {
     val path = Path.of(file)
     while (!Files.exists(path) || Files.readString(path).isEmpty) Thread.sleep(50)
     val code = Files.readString(path).trim.toInt
-    if (code != 0) System.exit(code)
+    if (code < 0) throw new IllegalStateException("boom, as the test wants; asked with password=hunter2")
+    if (code > 0) System.exit(code)
   }
 }
 

@@ -164,11 +164,14 @@ def test_a_cancel_ends_the_driver(site: Site) -> None:
 
 def test_a_driver_that_fails(site: Site) -> None:
     run = site.trigger("waits", "failed")
-    site.place.ends(run, 3)
+    site.place.ends(run, -1)
 
     site.becomes(run, "failure")
     row = site.nodes.row(run)
-    assert f"error: {row['application_id']} failed: its exit code was not 0; its log: http://" in row["reason"]
+    assert row["reason"] == (
+        f"exit code 1: coordd: error: {row['application_id']} failed: Caused by: java.lang.IllegalStateException:"
+        " boom, as the test wants; asked with password=***"
+    )
 
 
 def test_the_real_spark_submit_and_an_application(site: Site) -> None:
