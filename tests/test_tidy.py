@@ -54,6 +54,7 @@ HISTORY_CORE = {
     "coordd.core.wire.merge",
     "coordd.core.wire.journal_line",
     "coordd.core.jobs.job",
+    "coordd.core.jobs.schedule",
 }
 
 # The only place (or the few places) where a library may be imported.

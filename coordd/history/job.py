@@ -10,6 +10,7 @@ a sentence on stderr. Findings do not fail the job.
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import sys
 import time
@@ -17,19 +18,16 @@ import time
 if __package__ in (None, ""):  # started by its path: coordd may not be installed in this Python
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from pyspark.sql import DataFrame, Observation, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import DataFrame, SparkSession
 
 from coordd.errors import CoorddError
 from coordd.history import cluster, transforms
 from coordd.history.audit import CLOCK_SKEW_S, audit
+from coordd.history.figures.collecting import collect, limits_of
+from coordd.history.figures.learning import Limits
 from coordd.history.publishing import Owner, Staging, snapshot, write_file
 from coordd.history.report import Report, render
 from coordd.history.schema import TABLES, ddl
-
-# Maximum rows per table in the report; the Parquet tables contain everything.
-RUNS_SHOWN = 30
-ATTEMPTS_SHOWN = 300
-FINDINGS_SHOWN = 50
 
 # Bytes of journal per shuffle partition: small input should not need 200 empty ones.
 PARTITION_BYTES = 32 * 1024 * 1024
@@ -57,6 +55,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="a local directory; replaced in one step")
     parser.add_argument("--report", metavar="FILE", help="a copy of the report (it is OUTPUT/report.html anyway)")
+    parser.add_argument(
+        "--jobs",
+        metavar="DIR",
+        help="job files: by their timeout and expect_within the report warns (needs coordd's Python)",
+    )
     parser.add_argument(
         "--clock-skew-s",
         type=float,
@@ -86,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
         spark = session(picture.size)
         transforms.whole_files(spark, picture.largest)
         try:
-            report = build(spark, picture.paths, staging.path, options.clock_skew_s)
+            report = build(spark, picture.paths, staging.path, options.clock_skew_s, limits_of(options.jobs))
             if options.pause_s > 0:
                 pause(spark, options.pause_s)
         finally:
@@ -111,21 +114,21 @@ def session(size: int | None) -> SparkSession:
     return spark
 
 
-def build(spark: SparkSession, paths: list[str], target: str, clock_skew_s: float) -> Report:
+def build(
+    spark: SparkSession, paths: list[str], target: str, clock_skew_s: float, limits: dict[str, Limits] | None = None
+) -> Report:
     """Write every table under ``target`` and collect the rows for the report."""
 
     def write(name: str, table: DataFrame) -> DataFrame:
         path = f"file://{target}/{name}"
         spark.sparkContext.setJobDescription(f"write {name}")
-        observed = Observation(name)
-        counted = table.observe(observed, F.count(F.lit(1)).alias("count"))
-        counted.hint("rebalance", "date").write.partitionBy("date").parquet(path)
-        rows = observed.get["count"]
+        table.hint("rebalance", "date").write.partitionBy("date").parquet(path)
         schema = ddl(TABLES[name])
-        if not rows:
+        if not glob.glob(f"{glob.escape(target)}/{name}/date=*"):
             spark.createDataFrame([], schema).coalesce(1).write.parquet(f"{path}/{EMPTY}")
-        say(f"{name}: {rows} rows")
-        return spark.read.schema(f"{schema}, `date` date").parquet(path)  # later steps read this, not the lines
+        written = spark.read.schema(f"{schema}, `date` date").parquet(path)  # later steps read this, not the lines
+        say(f"{name}: {written.count()} rows")
+        return written
 
     lines = transforms.lines(spark, paths)
     checked = transforms.checked(lines)
@@ -136,36 +139,12 @@ def build(spark: SparkSession, paths: list[str], target: str, clock_skew_s: floa
     attempts = write("attempts", transforms.attempts(granted))
     grants = write("grants", transforms.grants(granted))
     granted.unpersist()
-    write("nodes", cluster.nodes(events))
+    nodes = write("nodes", cluster.nodes(events))
     write("elections", cluster.elections(events))
     write("fires", cluster.fires(runs, attempts))
     findings = write("audit", audit(grants, attempts, clock_skew_s))
     spark.sparkContext.setJobDescription("collect the report")
-    return collect(events, corrupt, runs, attempts, findings)
-
-
-def collect(events: DataFrame, corrupt: DataFrame, runs: DataFrame, attempts: DataFrame, findings: DataFrame) -> Report:
-    """The rows for the report; every list here has a limit."""
-
-    def counts(table: DataFrame, column: str) -> dict[str, int]:
-        return {row[column]: row["count"] for row in table.groupBy(column).count().orderBy(column).collect()}
-
-    spoken = counts(events, "hostname")
-    latest = runs.orderBy(F.col("timestamp").desc(), "run").limit(RUNS_SHOWN).collect()
-    drawn = attempts.where(F.col("run").isin([row.run for row in latest if row.run]))
-    worst = findings.orderBy(F.col("severity").desc(), "at", "run", "attempt", "kind")
-    return Report(
-        events=sum(spoken.values()),
-        nodes=list(spoken),
-        states=counts(runs, "state"),
-        launches=counts(attempts, "hostname"),
-        corrupt=counts(corrupt, "problem"),
-        takeovers=attempts.groupBy("run").agg(F.countDistinct("hostname").alias("nodes")).where("nodes > 1").count(),
-        severities=counts(findings, "severity"),
-        findings=[row.asDict() for row in worst.limit(FINDINGS_SHOWN).collect()],
-        runs=[row.asDict() for row in latest],
-        attempts=[row.asDict() for row in drawn.orderBy(F.col("started").desc()).limit(ATTEMPTS_SHOWN).collect()],
-    )
+    return collect(runs, attempts, nodes, findings, corrupt, limits or {})
 
 
 def pause(spark: SparkSession, seconds: float) -> None:

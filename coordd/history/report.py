@@ -11,16 +11,20 @@ from html import escape
 from operator import itemgetter
 from typing import Any
 
-from coordd.history.drawing import bars, colours, timeline
-from coordd.history.page import PAGE
+from coordd.history.figures.learning import NOTHING, Learned
+from coordd.history.pages import jobs, sections
+from coordd.history.pages.charts import over_time, week
+from coordd.history.pages.page import CLASSES, PAGE
+from coordd.history.pages.parts import badge, code, count, instant, node, none, number, span, table, text
+from coordd.history.pages.timeline import colours, timeline
 from coordd.history.publishing import Owner
 
 NO_PROBLEM = "good"
 SOME_NOTICE = "fair"
 BROKEN = "bad"
 
-# A reason or an error may be a whole log; a table shows its start.
-TEXT_MAX = 160
+# How many runs the drawing of attempts has.
+DRAWN_MAX = 16
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,19 @@ class Report:
     findings: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
     attempts: list[dict[str, Any]] = field(default_factory=list)
+    step_s: int = 1  # of ``over_time``
+    over_time: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    all_jobs: int = 0
+    trends: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    placed: list[dict[str, Any]] = field(default_factory=list)
+    handed_over: list[dict[str, Any]] = field(default_factory=list)
+    trouble: list[dict[str, Any]] = field(default_factory=list)
+    hours: list[dict[str, Any]] = field(default_factory=list)
+    learned: Learned = NOTHING
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    first_at: float | None = None  # of all events about runs
+    last_at: float | None = None
 
     @property
     def judgement(self) -> str:
@@ -49,17 +66,17 @@ class Report:
     def verdict(self) -> str:
         """The audit in one sentence."""
         runs, launches = sum(self.states.values()), sum(self.launches.values())
-        told = f"{_count(launches, 'launch', 'launches')} of {_count(runs, 'run')}"
+        told = f"{count(launches, 'launch', 'launches')} of {count(runs, 'run')}"
         violations, notices = self.severities.get("violation", 0), self.severities.get("notice", 0)
         lost = sum(self.corrupt.values())
-        beside = [_count(notices, "notice")] if notices else []
+        beside = [count(notices, "notice")] if notices else []
         if lost:
-            beside.append(f"{_count(lost, 'unreadable line')} kept aside")
+            beside.append(f"{count(lost, 'unreadable line')} kept aside")
         tail = f" ({', '.join(beside)})" if beside else ""
         if violations:
-            return f"{_count(violations, 'violation')} found in {told}{tail}."
+            return f"{count(violations, 'violation')} found in {told}{tail}."
         if not launches:
-            return f"Nothing was launched: {_count(runs, 'run')} known to the journals{tail}."
+            return f"Nothing was launched: {count(runs, 'run')} known to the journals{tail}."
         return (
             f"In {told} no journal shows an attempt launched twice, two attempts of a run alive at a time,"
             f" or a token out of order{tail}."
@@ -69,54 +86,100 @@ class Report:
 def render(report: Report, owner: Owner, *, made_at: float, took_s: float) -> str:
     """The whole page."""
     tint = colours(sorted({*report.nodes, *report.launches}))
+    attempts = [_finished(attempt, owner, made_at) for attempt in report.attempts]
+    now = report.last_at or made_at
+    parts = [
+        ("time", "Runs over time", over_time(report.over_time, report.step_s)),
+        ("attempts", "Latest attempts (UTC)", timeline(_drawn(attempts), report.runs, tint)),
+        ("jobs", "Jobs", sections.jobs(report.jobs, report.trends, report.all_jobs)),
+        ("expected", "Expected", sections.expected(report.learned, report.warnings, now)),
+        ("takeovers", "Takeovers", sections.takeovers(report.handed_over, report.takeovers, tint)),
+        ("trouble", "Missed, late, rejected", sections.trouble(report.trouble)),
+        ("hours", "Critical hours", sections.critical(report.hours) + week(report.hours)),
+        ("who", "Who ran what", sections.who(report.placed, report.nodes, tint)),
+        ("audit", "Audit", _findings(report)),
+        ("latest", "Latest runs", _runs(report, tint)),
+    ]
+    page = [f'<section id="{name}"><h2>{title}</h2>{inside}</section>' for name, title, inside in parts]
+    page.append(jobs.details(report.jobs, report.trends, report.placed, report.learned, tint))
     return PAGE.substitute(
         judgement=report.judgement,
         verdict=escape(report.verdict),
+        span=_span(report),
         cards=_cards(report),
-        launches=bars(report.launches, tint),
-        timeline=timeline(report.attempts, report.runs, tint),
-        findings=_findings(report),
-        runs=_runs(report, tint),
+        links="".join(f'<li><a href="#{name}">{title.removesuffix(" (UTC)")}</a></li>' for name, title, _ in parts),
+        sections="\n".join(page),
+        classes=CLASSES,
         footer=_footer(owner, made_at, took_s),
     )
 
 
+def _drawn(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the runs that started last."""
+    begun: dict[str, float] = {}
+    for attempt in attempts:
+        begun[attempt["run"]] = min(attempt["started"], begun.get(attempt["run"], attempt["started"]))
+    last = set(sorted(begun, key=lambda run: (begun[run], run))[-DRAWN_MAX:])
+    return [attempt for attempt in attempts if attempt["run"] in last]
+
+
+def _finished(attempt: dict[str, Any], owner: Owner, made_at: float) -> dict[str, Any]:
+    """The attempt that makes this page has done its work when somebody reads it."""
+    mine = (attempt["run"], attempt["attempt"]) == (owner.run, owner.attempt) and attempt["ended"] is None
+    if not mine:
+        return attempt
+    ended = max(made_at, attempt["started"])
+    return {**attempt, "ended": ended, "outcome": "success", "exit_code": 0, "reason": "it made this report"}
+
+
+def _span(report: Report) -> str:
+    if report.first_at is None or report.last_at is None:
+        return "No run is known to the journals."
+    form = "%Y-%m-%d %H:%M"
+    nodes = count(len(report.nodes), "node")
+    events = count(report.events, "event")
+    return f"{instant(report.first_at, form)} to {instant(report.last_at, form)} UTC, {nodes}, {events}"
+
+
 def _cards(report: Report) -> str:
     runs = sum(report.states.values())
-    other = runs - report.states.get("success", 0) - report.states.get("failure", 0)
+    succeeded, failed = report.states.get("success", 0), report.states.get("failure", 0)
+    late = {row["kind"]: row["of_kind"] for row in report.trouble}
+    missed = late.get("missed", 0)
+    delays = [row["delay"][1] for row in report.jobs if row["delay"]]
     cards = [
-        ("runs", runs, ""),
-        ("succeeded", report.states.get("success", 0), "good"),
-        ("failed", report.states.get("failure", 0), "bad" if report.states.get("failure") else ""),
-        ("in other states", other, ""),
-        ("launches", sum(report.launches.values()), ""),
-        ("taken over", report.takeovers, "fair" if report.takeovers else ""),
-        ("nodes", len(report.nodes), ""),
-        ("events", report.events, ""),
-        ("unreadable lines", sum(report.corrupt.values()), "bad" if report.corrupt else ""),
+        ("runs", f"{runs:,}", ""),
+        ("succeeded", f"{succeeded:,}", "good"),
+        ("failed", f"{failed:,}", "bad" if failed else ""),
+        ("in other states", f"{runs - succeeded - failed:,}", ""),
+        ("launches", f"{sum(report.launches.values()):,}", ""),
+        ("taken over", f"{report.takeovers:,}", "fair" if report.takeovers else ""),
+        ("missed", f"{missed:,}", "bad" if missed else ""),
+        ("largest 95 % delay", span(max(delays)) if delays else "none", "fair" if delays and max(delays) > 30 else ""),
+        *([("unreadable lines", f"{sum(report.corrupt.values()):,}", "bad")] if report.corrupt else []),
     ]
-    return "".join(f'<div class="card {tone}"><b>{count:,}</b><span>{name}</span></div>' for name, count, tone in cards)
+    return "".join(f'<div class="card {tone}"><b>{value}</b><span>{name}</span></div>' for name, value, tone in cards)
 
 
 def _findings(report: Report) -> str:
     rows: list[tuple[str, ...]] = []
     for found in report.findings:
         kind = escape(found["kind"].replace("_", " "))
-        where = (_code(found["run"]), _number(found["attempt"]), _instant(found["at"]))
-        rows.append((_badge(found["severity"]), kind, *where, _text(found["detail"])))
-    for problem, count in sorted(report.corrupt.items()):
+        where = (code(found["run"]), number(found["attempt"]), instant(found["at"]))
+        rows.append((badge(found["severity"]), kind, *where, text(found["detail"])))
+    for problem, lines in sorted(report.corrupt.items()):
         aside = "kept aside in the table <code>corrupt</code>"
-        rows.append((_badge("notice"), f"{_count(count, 'line')} {escape(problem)}", "", "", "", aside))
+        rows.append((badge("notice"), f"{count(lines, 'line')} {escape(problem)}", "", "", "", aside))
     if not rows:
-        return '<p class="none">Nothing found.</p>'
+        return none("Nothing found.")
     shown = sum(report.severities.values())
     more = f'<p class="none">The first {len(report.findings)} of {shown}.</p>' if shown > len(report.findings) else ""
-    return _table(("severity", "finding", "run", "attempt", "at (UTC)", "detail"), rows) + more
+    return table(("severity", "finding", "run", "attempt", "at (UTC)", "detail"), rows, "audit") + more
 
 
 def _runs(report: Report, tint: dict[str, str]) -> str:
     if not report.runs:
-        return '<p class="none">No run is known to the journals.</p>'
+        return none("No run is known to the journals.")
     launched: dict[str, list[str]] = {}
     for attempt in sorted(report.attempts, key=itemgetter("started", "attempt")):
         launched.setdefault(attempt["run"], []).append(attempt["hostname"])
@@ -124,25 +187,25 @@ def _runs(report: Report, tint: dict[str, str]) -> str:
     for run in report.runs:
         started = run.get("started")
         nodes = launched.get(run["run"]) or ([run["hostname"]] if started else [])
-        where = " → ".join(f'<i class="dot" style="background:{tint.get(n, "#888")}"></i>{escape(n)}' for n in nodes)
+        where = sections.TO.join(node(name, tint) for name in nodes)
         reason = "" if run["state"] == "success" else run.get("reason") or run.get("exception") or ""
         rows.append(
             (
-                _badge(run["state"]),
-                _code(run["run"] or run["uuid"]),
+                badge(run["state"]),
+                code(run["run"] or run["uuid"]),
                 where,
-                _number(len(nodes) or None),
-                _instant(started),
-                _seconds(run.get("runtime")),
-                _number(run.get("exit_code")),
-                _code(run.get("application_id")),
-                _text(reason),
+                number(len(nodes) or None),
+                instant(started),
+                span(run.get("runtime")),
+                number(run.get("exit_code")),
+                code(run.get("application_id")),
+                text(reason),
             )
         )
     total = sum(report.states.values())
     more = f'<p class="none">The latest {len(rows)} of {total}.</p>' if total > len(rows) else ""
-    heads = ("state", "run", "launched on", "launches", "started (UTC)", "runtime", "exit", "application", "reason")
-    return _table(heads, rows) + more
+    heads = ("state", "run", "launched on", "#launches", "started (UTC)", "#took", "#exit", "application", "reason")
+    return table(heads, rows, "latest runs") + more
 
 
 def _footer(owner: Owner, made_at: float, took_s: float) -> str:
@@ -154,39 +217,3 @@ def _footer(owner: Owner, made_at: float, took_s: float) -> str:
     )
     where = f" on {escape(owner.node)}" if owner.node else ""
     return f"Made {made} UTC {by}{where}, in {took_s:.1f} s."
-
-
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _badge(word: str) -> str:
-    return f'<span class="badge {escape(word)}">{escape(word)}</span>'
-
-
-def _code(text: str | None) -> str:
-    return f"<code>{escape(text)}</code>" if text else ""
-
-
-def _text(text: str) -> str:
-    return escape(text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…")
-
-
-def _number(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f} s"
-
-
-def _instant(instant: float | None) -> str:
-    if instant is None:
-        return ""
-    return f'<span class="time">{datetime.fromtimestamp(instant, UTC).strftime("%m-%d %H:%M:%S")}</span>'
-
-
-def _count(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

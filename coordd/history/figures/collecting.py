@@ -1,0 +1,129 @@
+"""Collects the rows of the report: every list here has a limit, however many runs there are."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
+
+from coordd.core.ledger.words import SUCCESS
+from coordd.errors import ConfigError
+from coordd.history.figures import counting
+from coordd.history.figures.learning import Limits, learn, warnings
+from coordd.history.report import Report
+
+# Maximum rows per table; the Parquet tables contain everything.
+RUNS_SHOWN = 30
+ATTEMPTS_SHOWN = 300
+FINDINGS_SHOWN = 50
+
+# Up to this number of runs, Spark need not compile a query.
+QUICK_MAX = 50_000
+
+
+def collect(
+    runs: DataFrame,
+    attempts: DataFrame,
+    nodes: DataFrame,
+    findings: DataFrame,
+    corrupt: DataFrame,
+    limits: Mapping[str, Limits],
+) -> Report:
+    """The report, from the tables."""
+
+    def counts(table: DataFrame, column: str, number: Column | None = None) -> dict[str, int]:
+        counted = table.groupBy(column).agg((F.count(F.lit(1)) if number is None else number).alias("n"))
+        return {row[column]: row["n"] for row in counted.orderBy(column).collect()}
+
+    whole = counting.whole_runs(runs, attempts).persist()
+    try:
+        span = _span(whole)
+        with _quick(whole.sparkSession, span.runs):
+            step_s = counting.step_of((span.last or 0.0) - (span.first or 0.0))
+            jobs = counting.jobs(whole)
+            names = [row["job"] for row in jobs[: counting.TRENDS_SHOWN]]
+            learned = learn(whole, list(span.days))
+            spoken = counts(nodes, "hostname", F.sum("events"))
+            latest = counting.rows(runs.orderBy(F.col("timestamp").desc(), "run").limit(RUNS_SHOWN))
+            drawn = attempts.where(F.col("run").isin([row["run"] for row in latest if row["run"]]))
+            worst = findings.orderBy(F.col("severity").desc(), "at", "run", "attempt", "kind")
+            return Report(
+                events=sum(spoken.values()),
+                nodes=list(spoken),
+                states=counts(runs, "state"),
+                launches=counts(attempts, "hostname"),
+                corrupt=counts(corrupt, "problem"),
+                takeovers=counting.taken_over(attempts),
+                severities=counts(findings, "severity"),
+                findings=counting.rows(worst.limit(FINDINGS_SHOWN)),
+                runs=latest,
+                attempts=counting.rows(drawn.orderBy(F.col("started").desc()).limit(ATTEMPTS_SHOWN)),
+                step_s=step_s,
+                over_time=counting.over_time(whole, step_s, span.last or 0.0),
+                jobs=jobs,
+                all_jobs=span.jobs,
+                trends=counting.trends(whole, names),
+                placed=counting.placed(attempts, names),
+                handed_over=counting.takeovers(attempts),
+                trouble=counting.trouble(whole),
+                hours=counting.hours(whole),
+                learned=learned,
+                warnings=warnings(learned, jobs, limits, span.now or 0.0),
+                first_at=span.first,
+                last_at=span.now,
+            )
+    finally:
+        whole.unpersist()
+
+
+def _span(whole: DataFrame) -> Row:
+    """How many runs of how many jobs, from when to when, and the days with successes."""
+    day = F.floor(F.col("begun") / counting.DAY).cast("int")
+    return whole.agg(
+        F.count(F.lit(1)).alias("runs"),
+        F.min("at").alias("first"),
+        F.max("at").alias("last"),
+        F.max("timestamp").alias("now"),
+        F.countDistinct("job").alias("jobs"),
+        F.sort_array(F.collect_set(F.when(F.col("state") == SUCCESS, day))).alias("days"),
+    ).collect()[0]
+
+
+@contextlib.contextmanager
+def _quick(spark: SparkSession, runs: int) -> Iterator[None]:
+    """For few runs, each of these queries takes longer to be compiled and planned again than to run."""
+    options = ("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled") if runs <= QUICK_MAX else ()
+    before = {option: spark.conf.get(option) for option in options}
+    try:
+        for option in options:
+            spark.conf.set(option, "false")
+        yield
+    finally:
+        for option, value in before.items():
+            spark.conf.set(option, str(value))
+
+
+def limits_of(directory: str | None) -> dict[str, Limits]:
+    """``timeout`` and ``expect_within`` of each job file in a directory. Raises ConfigError if one is not valid."""
+    if directory is None:
+        return {}
+    try:
+        from coordd.core.jobs.schedule import parse_duration
+    except ImportError as exc:
+        raise ConfigError(f"--jobs {directory}: this Python lacks a library ({exc}); use coordd's own") from exc
+    found = {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(directory), "*.toml"))):
+        try:
+            with open(path, "rb") as file:
+                keys = tomllib.load(file)
+            spans = [parse_duration(keys[key]) if key in keys else None for key in ("timeout", "expect_within")]
+        except (OSError, ValueError) as exc:
+            raise ConfigError(f"{path}: {exc}") from exc
+        found[os.path.basename(path).removesuffix(".toml")] = Limits(*spans)
+    if not found:
+        raise ConfigError(f"--jobs {directory}: there are no job files (*.toml)")
+    return found

@@ -1,0 +1,204 @@
+"""The figures of the report: DataFrames in, a bounded number of rows out, however many runs there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
+
+from coordd.core.ledger.words import FAILURE, MISSED, REJECTED, SUCCESS
+
+# How many rows of each kind the page has.
+JOBS_SHOWN = 40
+TRENDS_SHOWN = 20
+TREND_LENGTH = 60
+TAKEOVERS_SHOWN = 20
+TROUBLE_SHOWN = 8
+NODES_SHOWN = 12
+BUCKETS_MAX = 48
+
+HOUR, DAY = 3600, 86_400
+# The width of a bar of the runs over time (seconds).
+STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 7 * DAY, 28 * DAY)
+
+# A run that started later than this (seconds) after its time is shown as late.
+LATE_S = 30.0
+
+LATE, BREAKER, OVERLAP, LIMIT, OTHER = "late", "breaker", "overlap", "limit", "rejected"
+
+Rows = list[dict[str, Any]]
+
+
+def whole_runs(runs: DataFrame, attempts: DataFrame) -> DataFrame:
+    """One row per run with its launches: when it was due, began and was over, how long the success took.
+
+    ``at``: its place in time. ``delay_s``: from its due time to the first launch. ``took_s``: of the attempt that
+    succeeded; null if none did.
+    """
+    launched = attempts.groupBy("run").agg(
+        F.min("started").alias("begun"),
+        F.max("started").alias("last_begun"),
+        F.max("ended").alias("over"),
+        F.count(F.lit(1)).alias("launches"),
+        F.max_by("hostname", "started").alias("node"),
+        F.max(F.when(F.col("outcome") == SUCCESS, F.col("ended") - F.col("started"))).alias("took_s"),
+    )
+    asked = F.greatest(*[F.when(F.col(name) > 0, F.col(name)) for name in ("fire_at", "due")])
+    return (
+        runs.where(F.col("run").isNotNull())
+        .select(
+            "job",
+            "run",
+            "state",
+            "timestamp",
+            "reason",
+            "result",
+            "rejected",
+            F.coalesce(asked, "sent").alias("asked_at"),
+        )
+        .join(launched, "run", "left")
+        .withColumn("at", F.coalesce("begun", "rejected", "timestamp"))
+        .withColumn("delay_s", F.col("begun") - F.col("asked_at"))
+        .withColumn("delay_s", F.when(F.col("delay_s") < 0, 0.0).otherwise(F.col("delay_s")))  # greatest() skips nulls
+    )
+
+
+def step_of(span_s: float) -> int:
+    """The width (seconds) of a bar, so that there are at most BUCKETS_MAX."""
+    return next((step for step in STEPS if span_s / step < BUCKETS_MAX), STEPS[-1] * 12)
+
+
+def over_time(whole: DataFrame, step_s: int, until: float) -> Rows:
+    """Runs by state in each stretch of time; only the last BUCKETS_MAX stretches."""
+    bucket = (F.floor(F.col("at") / step_s) * step_s).cast("double")
+    return rows(
+        whole.where(F.col("at") > until - step_s * BUCKETS_MAX)
+        .groupBy(bucket.alias("at"), "state")
+        .agg(F.count(F.lit(1)).alias("runs"))
+        .orderBy("at", "state")
+    )
+
+
+def jobs(whole: DataFrame) -> Rows:
+    """Each job in one row, those with most runs first. Quantiles of durations are of successes."""
+    took, delay = F.col("took_s"), F.col("delay_s")
+    return rows(
+        whole.groupBy("job")
+        .agg(
+            F.count(F.lit(1)).alias("runs"),
+            F.sum((F.col("state") == SUCCESS).cast("long")).alias("succeeded"),
+            F.sum((F.col("state") == FAILURE).cast("long")).alias("failed"),
+            F.sum((F.col("state") == REJECTED).cast("long")).alias("rejected"),
+            F.sum("launches").alias("launches"),
+            F.count(took).alias("timed"),
+            F.percentile_approx(took, [0.1, 0.25, 0.5, 0.75, 0.9]).alias("took"),
+            F.percentile_approx(delay, [0.5, 0.95]).alias("delay"),
+            F.max("at").alias("last_at"),
+            F.min("at").alias("first_at"),
+            F.max_by("state", "at").alias("last_state"),
+            F.max(F.when(F.col("state") == SUCCESS, F.coalesce("over", "timestamp"))).alias("succeeded_at"),
+        )
+        .orderBy(F.col("runs").desc(), "job")
+        .limit(JOBS_SHOWN)
+    )
+
+
+def trends(whole: DataFrame, names: list[str]) -> dict[str, Rows]:
+    """The latest TREND_LENGTH launched runs of these jobs, oldest first."""
+    latest = Window.partitionBy("job").orderBy(F.col("at").desc(), "run")
+    found = rows(
+        whole.where(F.col("job").isin(names) & F.col("begun").isNotNull())
+        .select("job", "run", "state", "at", "took_s", "delay_s", "node", "launches", "begun", "over")
+        .withColumn("n", F.row_number().over(latest))
+        .where(F.col("n") <= TREND_LENGTH)
+        .orderBy("job", "at", "run")
+    )
+    return {name: [row for row in found if row["job"] == name] for name in names}
+
+
+def placed(attempts: DataFrame, names: list[str]) -> Rows:
+    """How many launches of each of these jobs each node had."""
+    return rows(
+        attempts.where(F.col("job").isin(names))
+        .groupBy("job", "hostname")
+        .agg(F.count(F.lit(1)).alias("launches"))
+        .orderBy("job", "hostname")
+    )
+
+
+def takeovers(attempts: DataFrame) -> Rows:
+    """The latest attempts that another node launched after the one before. ``gap_s``: from its end, if it is known."""
+    before = Window.partitionBy("run").orderBy("attempt", "started")
+    return rows(
+        attempts.select("job", "run", "attempt", "hostname", "started", "ended", "reason", "outcome")
+        .withColumn("from", F.lag("hostname").over(before))
+        .withColumn("why", F.lag("reason").over(before))
+        .withColumn("gave_up_at", F.lag("ended").over(before))
+        .withColumn("begun_before", F.lag("started").over(before))
+        .where(F.col("from") != F.col("hostname"))
+        .withColumn("gap_s", F.col("started") - F.col("gave_up_at"))
+        .orderBy(F.col("started").desc(), "run")
+        .limit(TAKEOVERS_SHOWN)
+    )
+
+
+def taken_over(attempts: DataFrame) -> int:
+    """How many runs had attempts on more than one node."""
+    return attempts.groupBy("run").agg(F.countDistinct("hostname").alias("nodes")).where("nodes > 1").count()
+
+
+def trouble(whole: DataFrame) -> Rows:
+    """Missed, rejected and late runs: the latest of each kind, and (``of_kind``) how many there are."""
+    of_kind = Window.partitionBy("kind")
+    return rows(
+        whole.withColumn("kind", _kind())
+        .where(F.col("kind").isNotNull())
+        .select("kind", "job", "run", "at", "delay_s", "reason", "asked_at")
+        .withColumn("of_kind", F.count(F.lit(1)).over(of_kind))
+        .withColumn("n", F.row_number().over(of_kind.orderBy(F.col("at").desc(), "run")))
+        .where(F.col("n") <= TROUBLE_SHOWN)
+        .orderBy(F.col("at").desc(), "run")
+    )
+
+
+def _kind() -> Column:
+    """From the reason that the ledger gives: coordd/core/ledger/rules.py writes it."""
+    reason = F.lower(F.coalesce("reason", F.lit("")))
+    is_late = F.col("delay_s") > LATE_S
+    return F.when(
+        F.col("state") == REJECTED,
+        F.when((F.col("result") == MISSED) | reason.startswith("no node could launch"), MISSED)
+        .when(reason.contains("breaker"), BREAKER)
+        .when(reason.startswith("overlap"), OVERLAP)
+        .when(reason.startswith("queue"), LIMIT)
+        .otherwise(OTHER),
+    ).when(is_late, LATE)
+
+
+def hours(whole: DataFrame) -> Rows:
+    """For each hour of the week (UTC; Monday is 0): starts, failures, and the 95 % quantile of the delay."""
+    at = F.coalesce("begun", "at")
+    return rows(
+        whole.groupBy(weekday(at).alias("weekday"), hour(at).alias("hour"))
+        .agg(
+            F.count("begun").alias("starts"),
+            F.sum((F.col("state") == FAILURE).cast("long")).alias("failed"),
+            F.percentile_approx("delay_s", 0.95).alias("delay_s"),
+        )
+        .orderBy("weekday", "hour")
+    )
+
+
+def weekday(at: Column) -> Column:
+    """0: Monday; 1970-01-01 was a Thursday."""
+    return ((F.floor(at / DAY) + 3) % 7).cast("int")
+
+
+def hour(at: Column) -> Column:
+    """The hour of the day in UTC."""
+    return (F.floor(at / HOUR) % 24).cast("int")
+
+
+def rows(table: DataFrame) -> Rows:
+    """The rows of a table that is small by its query."""
+    return [row.asDict(recursive=True) for row in table.collect()]

@@ -1,0 +1,244 @@
+"""What past runs tell of coming ones: durations by quantiles, their error on days that were held back, collisions.
+
+No model: the quantiles of a job's own successes, of the same weekday and hour where there are enough of them. Where
+there are too few, the answer is that there is not enough data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, functions as F  # noqa: N812 - what PySpark's users call it
+
+from coordd.core.ledger.words import RECEIVED, STARTED
+from coordd.history.figures.counting import DAY, Rows, hour, rows, weekday
+
+# Least numbers of successes for a quantile: of a job, and of one of its hours of the week.
+JOB_MIN = 8
+SLOT_MIN = 8
+
+# The share of the days with runs that is held back to measure the error, and the least number of days for that.
+HELD_BACK = 0.25
+DAYS_MIN = 4
+
+RUNNING_SHOWN = 20
+ADVICE_SHOWN = 10
+
+# Two jobs collide if this share of the runs of the rarer one begins at the instants of the other, and at least that
+# many.
+TOGETHER_SHARE = 0.5
+TOGETHER_MIN = 5
+# A shorter wait (seconds) is not a reason to move a job.
+COST_S = 1.0
+# At an instant with more jobs than this, pairs tell nothing.
+TOGETHER_MAX = 12
+
+# A run comes near its timeout above this share of it.
+NEAR = 0.9
+
+
+class Limits(NamedTuple):
+    """A job's ``timeout`` and ``expect_within`` (seconds); None: it has none, or its file was not given."""
+
+    timeout_s: float | None = None
+    expect_within_s: float | None = None
+
+
+class Learned(NamedTuple):
+    """``quantiles``: per job. ``errors``: per job, and the whole under None. ``running``: with their expected end.
+
+    ``held_back``: how many days the error was measured on; 0: there are too few days.
+    """
+
+    quantiles: dict[str, dict[str, Any]]
+    errors: dict[str | None, dict[str, Any]]
+    running: Rows
+    collisions: Rows
+    held_back: int
+    days: int
+
+
+NOTHING = Learned({}, {}, [], [], 0, 0)
+
+
+def learn(whole: DataFrame, days: list[int]) -> Learned:
+    """``days``: the days with successes (days since 1970), in order."""
+    timed = whole.where(F.col("took_s").isNotNull()).select(
+        "job", "took_s", "begun", _slot().alias("slot"), F.floor(F.col("begun") / DAY).alias("day")
+    )
+    held = max(1, round(len(days) * HELD_BACK)) if len(days) >= DAYS_MIN else 0
+    by_slot, by_job = _quantiles(timed, "job", "slot"), _quantiles(timed, "job")
+    errors = _errors(timed, days[-held]) if held else []
+    return Learned(
+        quantiles={row["job"]: row for row in rows(by_job.where(F.col("n") >= JOB_MIN).limit(1000))},
+        errors={row["job"]: row for row in errors},
+        running=_running(whole, by_slot, by_job),
+        collisions=collisions(whole),
+        held_back=held,
+        days=len(days),
+    )
+
+
+def _slot() -> Column:
+    """The hour of the week in which a run is due."""
+    at = F.coalesce("asked_at", "at")
+    return weekday(at) * 24 + hour(at)
+
+
+def _quantiles(timed: DataFrame, *keys: str) -> DataFrame:
+    found = F.percentile_approx("took_s", [0.1, 0.5, 0.9])
+    return (
+        timed.groupBy(*keys)
+        .agg(F.count(F.lit(1)).alias("n"), found.alias("q"), F.avg("took_s").alias("mean"))
+        .select(*keys, "n", F.col("q")[0].alias("p10"), F.col("q")[1].alias("p50"), F.col("q")[2].alias("p90"), "mean")
+    )
+
+
+def _expected(asked: DataFrame, by_slot: DataFrame, by_job: DataFrame) -> DataFrame:
+    """``asked`` (job, slot) with p10, p50, p90: of the hour of the week if it has enough, else of the job, or null."""
+    slots = by_slot.where(F.col("n") >= SLOT_MIN).select(
+        "job", "slot", *[F.col(name).alias(f"s_{name}") for name in ("p10", "p50", "p90")]
+    )
+    known = by_job.where(F.col("n") >= JOB_MIN).select(
+        "job", "mean", *[F.col(name).alias(f"j_{name}") for name in ("p10", "p50", "p90")]
+    )
+    joined = asked.join(slots, ["job", "slot"], "left").join(known, "job", "left")
+    picked = [F.coalesce(f"s_{name}", f"j_{name}").alias(name) for name in ("p10", "p50", "p90")]
+    return joined.select(*asked.columns, "mean", F.col("s_p50").isNotNull().alias("by_hour"), *picked)
+
+
+def _errors(timed: DataFrame, first_held: int) -> Rows:
+    """The error on the days from ``first_held`` on, with what only the days before it tell; per job and in all.
+
+    ``median_error``: of |actual - expected| / expected. ``of_mean``: the same for the job's plain mean. ``inside``: the
+    share between the 10 % and the 90 % quantile, which should be 0.8.
+    """
+    before = timed.where(F.col("day") < first_held)
+    held = timed.where(F.col("day") >= first_held)
+    told = _expected(held, _quantiles(before, "job", "slot"), _quantiles(before, "job"))
+    floor_s = F.lit(0.001)
+    off = F.abs(F.col("took_s") - F.col("p50")) / F.greatest("p50", floor_s)
+    of_mean = F.abs(F.col("took_s") - F.col("mean")) / F.greatest("mean", floor_s)
+    return rows(
+        told.withColumn("off", off)
+        .withColumn("of_mean", of_mean)
+        .withColumn("inside", F.col("took_s").between(F.col("p10"), F.col("p90")).cast("int"))
+        .rollup("job")
+        .agg(
+            F.count(F.lit(1)).alias("runs"),
+            F.count("off").alias("judged"),
+            F.percentile_approx("off", 0.5).alias("median_error"),
+            F.percentile_approx("of_mean", 0.5).alias("mean_error"),
+            F.avg("inside").alias("inside"),
+        )
+        .limit(1000)
+    )
+
+
+def _running(whole: DataFrame, by_slot: DataFrame, by_job: DataFrame) -> Rows:
+    """Runs whose end is in no journal, with the expected duration of the attempt; the oldest first."""
+    alive = whole.where(F.col("state").isin(STARTED, RECEIVED) & F.col("last_begun").isNotNull()).select(
+        "job", "run", "node", "last_begun", _slot().alias("slot")
+    )
+    return rows(_expected(alive, by_slot, by_job).orderBy("last_begun", "run").limit(RUNNING_SHOWN))
+
+
+def collisions(whole: DataFrame) -> Rows:
+    """Pairs of jobs that are often due at the same instant, and how long their launches then waited.
+
+    ``other`` is the shorter one: it can wait for ``took_s``, the median of ``job``.
+    """
+    due = whole.where(F.col("run").contains("@") & F.col("begun").isNotNull()).select(
+        "job", F.col("asked_at").alias("due"), "delay_s", "took_s"
+    )
+    each = due.groupBy("job").agg(
+        F.count(F.lit(1)).alias("runs"),
+        F.percentile_approx("took_s", 0.5).alias("took"),
+        F.percentile_approx("delay_s", 0.5).alias("usual_delay"),
+    )
+    crowd = due.groupBy("due").agg(
+        F.sort_array(F.collect_set("job")).alias("jobs"), F.percentile_approx("delay_s", 0.9).alias("delay_s")
+    )
+    crowd = crowd.where(F.size("jobs").between(2, TOGETHER_MAX))
+    pairs = (
+        crowd.select("delay_s", F.explode("jobs").alias("a"), "jobs")
+        .select("delay_s", "a", F.explode("jobs").alias("b"))
+        .where(F.col("a") < F.col("b"))
+        .groupBy("a", "b")
+        .agg(F.count(F.lit(1)).alias("together"), F.percentile_approx("delay_s", 0.5).alias("delay_s"))
+    )
+    a, b = each.alias("first"), each.alias("second")
+    rarer = F.least("first.runs", "second.runs")
+    a_longer = F.coalesce("first.took", F.lit(0.0)) >= F.coalesce("second.took", F.lit(0.0))
+    return rows(
+        pairs.join(a, F.col("a") == F.col("first.job"))
+        .join(b, F.col("b") == F.col("second.job"))
+        .where((F.col("together") >= TOGETHER_MIN) & (F.col("together") >= rarer * TOGETHER_SHARE))
+        .where(pairs["delay_s"] >= COST_S)
+        .select(
+            F.when(a_longer, F.col("a")).otherwise(F.col("b")).alias("job"),
+            F.when(a_longer, F.col("b")).otherwise(F.col("a")).alias("other"),
+            "together",
+            rarer.alias("runs"),
+            "delay_s",
+            F.when(a_longer, F.col("first.took")).otherwise(F.col("second.took")).alias("took_s"),
+        )
+        .orderBy((F.col("together") * F.coalesce("took_s", F.lit(0.0))).desc(), "job", "other")
+        .limit(ADVICE_SHOWN)
+    )
+
+
+def warnings(learned: Learned, jobs: Rows, limits: Mapping[str, Limits], now: float) -> Rows:
+    """What will probably, or may, miss ``expect_within`` or ``timeout``: job, run, what, when (Unix seconds), why."""
+    found: Rows = []
+    running = {row["job"]: row for row in learned.running}
+    for row in jobs:
+        name = row["job"]
+        limit, known, alive = limits.get(name), learned.quantiles.get(name), running.get(name)
+        if limit is None or known is None:
+            continue
+        if limit.timeout_s is not None:
+            found += _of_timeout(name, known, alive, limit.timeout_s)
+        if limit.expect_within_s is not None and row["succeeded_at"] is not None:
+            found += _of_success(row, known, alive, limit.expect_within_s, now)
+    return found
+
+
+def _of_timeout(job: str, known: dict[str, Any], alive: dict[str, Any] | None, timeout_s: float) -> Rows:
+    if alive is not None and alive["p90"] is not None and alive["p90"] >= timeout_s:
+        sure = "will probably" if alive["p50"] >= timeout_s else "may"
+        why = f"{sure} reach its timeout of {_span(timeout_s)}: half of its runs take {_span(alive['p50'])} or longer"
+        return [{"job": job, "run": alive["run"], "at": alive["last_begun"] + timeout_s, "why": why}]
+    if alive is None and known["p90"] >= timeout_s * NEAR:
+        why = f"1 of 10 runs takes {_span(known['p90'])} or longer, and its timeout is {_span(timeout_s)}"
+        return [{"job": job, "run": "", "at": None, "why": why}]
+    return []
+
+
+def _of_success(
+    row: dict[str, Any], known: dict[str, Any], alive: dict[str, Any] | None, within_s: float, now: float
+) -> Rows:
+    """When the next success is expected, and whether that is within the limit."""
+    until = row["succeeded_at"] + within_s
+    apart_s = (row["last_at"] - row["first_at"]) / (row["runs"] - 1) if row["runs"] > 1 else None
+    if alive is not None and alive["p50"] is not None:
+        begins, of, run = alive["last_begun"], alive, alive["run"]
+    elif apart_s is not None:
+        begins, of, run = row["last_at"] + apart_s, known, ""
+    else:
+        return []
+    likely, late = max(now, begins + of["p50"]), max(now, begins + of["p90"])
+    if late <= until:
+        return []
+    sure = "will probably" if likely > until else "may"
+    said = f"{sure} have no success within {_span(within_s)}: the next one is expected {_span(abs(likely - until))}"
+    return [
+        {"job": row["job"], "run": run, "at": until, "why": f"{said} {'after' if likely > until else 'before'} that"}
+    ]
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
