@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordd import __version__
-from coordd.adapters import logs
+from coordd.adapters import logs, secrets
 from coordd.adapters.cluster import properties
-from coordd.adapters.cluster.opening import has_lookup, open_manager
+from coordd.adapters.cluster.opening import STANDALONE, has_lookup, open_manager
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.drivers.ui import SparkUi
@@ -43,6 +43,7 @@ from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.faststart.archives import Archives
+from coordd.services.guarding.listener import GuardListener
 from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
 from coordd.services.observing import Outlets
@@ -54,6 +55,9 @@ from coordd.services.tracing.spans import program_span
 
 # The maximum size of an attempt's output; then the older half is dropped.
 LOG_BYTES_MAX = 64 * 2**20
+
+# Drivers get these certificates in their conf. A bundle of all authorities of the system does not belong there.
+AUTHORITY_BYTES_MAX = 64 * 1024
 
 BOOT_TRACKER = BOOT.replace("coordd.runner.__main__", "coordd.runner.cluster.tracker")
 BOOT_CONNECT = BOOT.replace("coordd.runner.__main__", "coordd.runner.connect.program")
@@ -83,6 +87,17 @@ def make_reconciling(driver: Driver, ledger: LedgerService, builder: LaunchBuild
     )
 
 
+def make_guard(config: Config, ledger: LedgerService, connections: Connections) -> GuardListener | None:
+    """The listener for drivers on other machines, if [guard] says so."""
+    if not config.guard.listen:
+        return None
+
+    def tls() -> Any:  # read for each connection, so that a new certificate needs no restart
+        return secrets.tls_listener(connections.cluster.tls_cert, connections.cluster.tls_key)
+
+    return GuardListener(config.guard.address, ledger, tls if config.guard.tls else None)
+
+
 def make_outlets(
     config: Config, driver: Driver, ledger: LedgerService, runners: Runners, builder: LaunchBuilder
 ) -> Outlets:
@@ -96,7 +111,8 @@ def make_outlets(
     progress = Progress(driver, ledger, runners, SparkUi)
     mirror = make_mirror(config, builder._connections)
     archives = Archives(builder.archives_directory, builder.archives)
-    return Outlets(sinks, exporter, mirror, progress, make_reconciling(driver, ledger, builder), archives)
+    guard = make_guard(config, ledger, builder._connections)
+    return Outlets(sinks, exporter, mirror, progress, make_reconciling(driver, ledger, builder), archives, guard)
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:
@@ -261,6 +277,7 @@ class LaunchBuilder:
             self._traceparent(launch),
             self._parent(job, launch),
             self.config.cluster.name,
+            self._guard(job),
         )
         filled = fill_launch(job.launch, values)
         program = build(job, filled, self._defaults(), attempt_info)
@@ -284,6 +301,28 @@ class LaunchBuilder:
         if not (self.config.lineage.spark if wanted is None else wanted):
             return {}
         return parent_properties(self.config.lineage_namespace, launch.run)
+
+    def _guard(self, job: Job) -> dict[str, str]:
+        """What a driver on a cluster is told of the listeners; {} if there are none. Raises UnavailableError."""
+        guard, authority = self.config.guard, self.config.cluster.tls_ca
+        told = guard.told(self.config.node.name)
+        if not told or not isinstance(job.launch, SparkSubmit) or not self._is_tracked(job):
+            return {}
+        if self._master(job.launch).startswith(STANDALONE):
+            return {}  # a Standalone master runs no Python in deploy mode cluster, and shows conf to everybody
+        conf = {"spark.coordd.guard": told}
+        if guard.tls and authority:
+            try:
+                with open(authority, encoding="ascii") as file:
+                    conf["spark.coordd.guard.authority"] = file.read(AUTHORITY_BYTES_MAX + 1)
+            except (OSError, UnicodeDecodeError) as exc:
+                raise UnavailableError(f"[cluster] tls_ca: {authority}: {exc}") from exc
+            if len(conf["spark.coordd.guard.authority"]) > AUTHORITY_BYTES_MAX:
+                raise UnavailableError(
+                    f"[guard] tls: drivers are told the certificates in [cluster] tls_ca, and {authority} has more than"
+                    f" {AUTHORITY_BYTES_MAX} bytes: name a file with the authority of the listeners alone"
+                )
+        return conf
 
     def _defaults(self) -> SparkDefaults:
         spark = self.config.spark

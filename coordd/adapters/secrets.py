@@ -135,6 +135,21 @@ def tls_context(ca: str = "", cert: str = "", key: str = "", *, verify: bool = T
     return context
 
 
+def tls_listener(cert: str, key: str) -> ssl.SSLContext:
+    """TLS 1.2 or newer for connections that others open. Raises ConfigError: a file cannot be used."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key or None, password="")
+    except (OSError, ValueError) as exc:
+        raise ConfigError(
+            f"[cluster] tls_cert: {cert}: expected a certificate and its key, in PEM: {_why(exc)}"
+        ) from exc
+    return context
+
+
 def _why(exc: Exception) -> str:
     """SSLError is an OSError; its text names a line of C, its reason says what is wrong."""
     reason = getattr(exc, "reason", None) or getattr(exc, "strerror", None) or str(exc)

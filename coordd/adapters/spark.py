@@ -74,6 +74,7 @@ class AttemptInfo(NamedTuple):
     traceparent: str = ""
     parent: Mapping[str, str] = {}  # OpenLineage's properties, for a Spark job that wants them
     cluster: str = ""
+    guard: Mapping[str, str] = {}  # where a driver on a cluster asks whether it owns its run
 
 
 class ProgramSpec(NamedTuple):
@@ -261,6 +262,9 @@ def _spark_argv(
     )
     if master.startswith(STANDALONE) and launch.deploy_mode == "cluster":
         del conf["spark.coordd.token.nonce"]  # it would be in the driver's command line, for every user of its machine
+    if attempt_info.guard:
+        conf.update({"spark.coordd.job": job.name, **attempt_info.guard})
+        conf.setdefault("spark.yarn.maxAppAttempts", "1")  # two drivers with one token could not be told apart
     if attempt_info.traceparent:  # a driver on another machine has not our environment
         conf["spark.coordd.traceparent"] = attempt_info.traceparent
     if not any(key.startswith(lineage.PREFIXES) for key in conf):  # else the job names a parent of its own

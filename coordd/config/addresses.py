@@ -6,7 +6,7 @@ import ipaddress
 import re
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from coordd.config.values import found
+from coordd.config.values import found, texts
 
 # A comma separates addresses only if an address follows: a password may contain a comma.
 _BETWEEN = re.compile(r"\s*,\s*(?=[a-z][a-z+]*://)")
@@ -52,6 +52,17 @@ def listening(value: object) -> str:
     if match is None or not 0 < int(match[1]) < 65536:
         raise ValueError(f"expected HOST:PORT such as 127.0.0.1:9530 or [::1]:9530, found {found(value)}")
     return match[0]
+
+
+LISTENERS_MAX = 16
+
+
+def all_listening(value: object) -> tuple[str, ...]:
+    """Where nodes listen, one after the other."""
+    read = tuple([listening(one) for one in texts(value)])
+    if len(read) > LISTENERS_MAX or not all(read):
+        raise ValueError(f"expected up to {LISTENERS_MAX} times HOST:PORT, found {len(read)}, or an empty one")
+    return read
 
 
 def check(url: str, schemes: tuple[str, ...]) -> None:

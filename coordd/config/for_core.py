@@ -13,7 +13,7 @@ _NEEDS_RESTART = (
     ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
     ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
     ("cluster", "unsigned"), ("node", "fast_start"), ("cluster", "fast_path"),
-    ("metrics", "listen"), ("metrics", "textfile"), ("tracing", "otlp"),
+    ("metrics", "listen"), ("metrics", "textfile"), ("tracing", "otlp"), ("guard", "listen"), ("guard", "tls"),
     ("mirror", "url"), ("mirror", "exchange"), ("mirror", "args"), ("mirror", "password_file"),
     ("jobs", "backend"), ("jobs", "url"), ("jobs", "call"),
 )  # fmt: skip

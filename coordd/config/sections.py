@@ -210,6 +210,31 @@ class MetricsConfig(msgspec.Struct, frozen=True):
         return host.strip("[]"), int(port)
 
 
+class GuardConfig(msgspec.Struct, frozen=True):
+    """Where drivers on other machines ask whether they own their run.
+
+    ``listen``: HOST:PORT of this node, or "". ``addresses``: HOST:PORT of all nodes that listen, as drivers reach them.
+    ``tls``: by tls_cert and tls_key of [cluster]; drivers check it by tls_ca.
+    """
+
+    listen: str = ""
+    addresses: tuple[str, ...] = ()
+    tls: bool = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def told(self, node: str) -> str:
+        """What drivers are told, "" without a listener. ``node``: the name of this one."""
+        scheme, host = "tls" if self.tls else "tcp", self.listen.rpartition(":")[0]
+        everywhere = host in ("0.0.0.0", "[::]")  # noqa: S104  # what a person has written
+        own = f"{node}:{self.listen.rpartition(':')[2]}" if everywhere else self.listen
+        return ",".join([f"{scheme}://{address}" for address in self.addresses or ((own,) if self.listen else ())])
+
+
 class TracingConfig(msgspec.Struct, frozen=True):
     """Where traces go: an address for OTLP over HTTP; "": as the OTEL_ variables say, else nowhere."""
 
@@ -251,6 +276,7 @@ class Config(msgspec.Struct, frozen=True):
     control: ControlConfig = ControlConfig()
     history: HistoryConfig = HistoryConfig()
     metrics: MetricsConfig = MetricsConfig()
+    guard: GuardConfig = GuardConfig()
     tracing: TracingConfig = TracingConfig()
     lineage: LineageConfig = LineageConfig()
     mirror: MirrorConfig = MirrorConfig()

@@ -25,6 +25,7 @@ from coordd.config.sections import (
     ClusterConfig,
     Config,
     ControlConfig,
+    GuardConfig,
     HistoryConfig,
     JobsConfig,
     LineageConfig,
@@ -208,6 +209,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "control": ControlConfig,
     "history": HistoryConfig,
     "metrics": MetricsConfig,
+    "guard": GuardConfig,
     "tracing": TracingConfig,
     "lineage": LineageConfig,
     "mirror": MirrorConfig,
@@ -248,6 +250,8 @@ _BY_KEY: dict[str, Reader] = {
     **dict.fromkeys(("history.logs_size", "history.journal_size"), _size_text),
     "history.keep_runs": values.whole(0, RUNS_MAX),
     "metrics.listen": addresses.listening,
+    "guard.listen": addresses.listening,
+    "guard.addresses": addresses.all_listening,
     "metrics.textfile": values.path_or_none,
     "tracing.otlp": endpoint.read_url,
     "lineage.url": read_lineage_url,
@@ -460,6 +464,8 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """(setting, sentence) for each relation that is violated."""
     yield from _conflicts_of_jobs(config)
     yield from sinks.conflicts(config.history)
+    if config.guard.tls and not config.cluster.tls_cert:
+        yield "guard.tls", "the listener shows the certificate of this node: set cluster.tls_cert"
     cluster = config.cluster
     positive = ("heartbeat_interval", "election_timeout", "lease", "renew_interval", "ledger_timeout", "kill_grace")
     absurd = False

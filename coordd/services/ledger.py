@@ -48,6 +48,9 @@ QUEUE_MAX = 50_000
 # operators do not wait behind strangers.
 ONLY_LOOKS: ContextVar[bool] = ContextVar("only_looks", default=False)
 
+# The reader of drivers on other machines: neither they nor people wait behind the others.
+DRIVERS = "drivers"
+
 CONNECTED = "connected"
 # It answers, but is another ledger than this node has used; or it was closed, and lives on elsewhere.
 FOREIGN = "foreign"
@@ -82,7 +85,7 @@ class LedgerService:
         self._open_any = open_any or open_ledger
         self._ledger: Ledger | None = None
         self._on_loop: OnLoop | None = None  # the same, if the loop can ask it
-        self._readers = {looks: Reader() for looks in (False, True)}
+        self._readers: dict[bool | str, Reader] = {whose: Reader() for whose in (False, True, DRIVERS)}
         self._timeout_s = timeout_s
         self._queue: deque[LedgerRequest] = deque()
         self._wake = trio.Event()
@@ -138,21 +141,21 @@ class LedgerService:
         """
         return await self._for_people(lambda ledger: ledger.ask(request))
 
-    async def query(self, call: Callable[[Ledger], T]) -> T:
-        """Read for people, on a separate connection (one for viewers, one for all others).
+    async def query(self, call: Callable[[Ledger], T], *, whose: str = "") -> T:
+        """Read for people, on a separate connection (one for viewers, one for all others); or for DRIVERS.
 
         Raises UnavailableError when the ledger does not answer within twice its timeout, and at once while the breaker
         is open and another read has failed since. Raises RefusedError when too many callers wait.
         """
-        return await self._for_people(call)
+        return await self._for_people(call, whose)
 
-    async def _for_people(self, call: Callable[[Ledger], T]) -> T:
+    async def _for_people(self, call: Callable[[Ledger], T], whose: str = "") -> T:
         if self.breaker.is_open and self._unread_at >= self.breaker.changed_at > 0.0:
             raise UnavailableError(self.error or self.breaker.reason)
-        looks = ONLY_LOOKS.get()
+        looks = whose or ONLY_LOOKS.get()
         with trio.move_on_after(2 * self._timeout_s) as waiting:
             reader = await self._next_turn(looks)
-        if waiting.cancelled_caught and not looks:
+        if waiting.cancelled_caught and looks is not True:
             raise UnavailableError(f"the ledger did not answer within {2 * self._timeout_s:g} s")
         if waiting.cancelled_caught:
             raise RefusedError(
@@ -173,7 +176,7 @@ class LedgerService:
             self._readers[looks] = Reader()  # its thread may still be stuck in the old connection
         raise UnavailableError(f"the ledger did not answer within {2 * self._timeout_s:g} s")
 
-    async def _next_turn(self, looks: bool) -> Reader:
+    async def _next_turn(self, looks: bool | str) -> Reader:
         """The reader; the caller has its turn now."""
         while True:
             reader = self._readers[looks]

@@ -15,6 +15,7 @@ from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.faststart.archives import Archives
+from coordd.services.guarding.listener import GuardListener
 from coordd.services.health import Health
 from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class Outlets(NamedTuple):
-    """The ways to receivers elsewhere. ``exporter``: None without traces; ``mirror``: None without [mirror]."""
+    """The ways to receivers elsewhere. ``exporter``: None without traces; ``mirror``: None without [mirror]; ``guard``:
+    None without [guard] listen.
+    """
 
     sinks: Sinks
     exporter: SpanExporter | None
@@ -37,6 +40,7 @@ class Outlets(NamedTuple):
     progress: Progress
     reconciling: Reconciling
     archives: Archives
+    guard: GuardListener | None = None
 
 
 class Observing:
@@ -61,6 +65,7 @@ class Observing:
         self.progress.serve(methods._relay)
         self.archives = outlets.archives
         health.percents = self.progress.percents
+        self.guard = outlets.guard
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None
         self.tracing = Tracing(outlets.exporter, driver, ledger) if outlets.exporter is not None else None
@@ -86,6 +91,8 @@ class Observing:
             nursery.start_soon(self.progress.run)
             nursery.start_soon(self.reconciling.run)
             nursery.start_soon(self.archives.run)
+            if self.guard is not None:
+                nursery.start_soon(self.guard.run)
             if self.mirrored is not None:
                 nursery.start_soon(self.mirrored.run)
             if self.metrics is not None:
@@ -112,6 +119,10 @@ class Observing:
             text = mirror.error or f"{counts['sent']} events sent to {mirror.exchange}, {gone} dropped"
             advice = "Flower and celery events miss events; see [mirror]"
             told.append(check("mirror", WARN if mirror.error else OK, text, advice))
+        if (guard := self.guard) is not None:
+            text = guard.problem or f"{guard.counts['asked']} questions of drivers, {guard.counts['refused']} refused"
+            advice = "drivers on a cluster ask the other nodes; see [guard]"
+            told.append(check("guard listener", WARN if guard.problem else OK, text, advice))
         if self.metrics is None:
             return told
         problems = self.metrics.problems

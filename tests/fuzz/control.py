@@ -110,9 +110,9 @@ class Stream:
 class PromptLedger(LedgerService):
     """Without threads: a million inputs need not wait for them."""
 
-    async def query(self, call: Any) -> Any:
+    async def query(self, call: Any, *, whose: str = "") -> Any:
         await trio.lowlevel.checkpoint()
-        return self._read(self._readers[False], call)
+        return self._read(self._readers[whose or False], call)
 
     async def _ask_under(self, permit: int, batch: list[LedgerRequest]) -> list[Result]:
         results: list[Result] = []

@@ -28,6 +28,7 @@ import trio.testing
 from fuzz.amqp import AmqpTarget
 from fuzz.bus import BusTarget
 from fuzz.control import ControlTarget
+from fuzz.drivers.guard import GuardTarget
 from fuzz.files import FilesTarget
 from fuzz.journal import JournalTarget
 from fuzz.leftovers import LeftoversTarget
@@ -36,7 +37,16 @@ from fuzz.worth import WorthTarget
 
 TARGETS: dict[str, type[Target]] = {
     target.name: target
-    for target in (ControlTarget, BusTarget, AmqpTarget, FilesTarget, JournalTarget, LeftoversTarget, WorthTarget)
+    for target in (
+        ControlTarget,
+        GuardTarget,
+        BusTarget,
+        AmqpTarget,
+        FilesTarget,
+        JournalTarget,
+        LeftoversTarget,
+        WorthTarget,
+    )
 }
 PAST = Path(__file__).parent / "past"
 

@@ -14,6 +14,8 @@ import h11
 import structlog
 import trio
 
+from coordd.services.listening import Listening
+
 log = structlog.get_logger("metrics")
 
 # Clients at a time; a further one is told 503.
@@ -27,9 +29,6 @@ SEND_S = 10.0
 # Bytes of a request's head.
 REQUEST_BYTES_MAX = 8192
 
-# How soon (seconds) an address that could not be bound is tried again.
-AGAIN_S = 10.0
-
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -41,32 +40,14 @@ class Page(NamedTuple):
     kind: str = TEXT
 
 
-class Listener:
+class Listener(Listening):
     """Serves pages on one address."""
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, Callable[[], Awaitable[Page]]]) -> None:
         """``pages`` by path."""
-        self._address = address
+        super().__init__("metrics", address, self._connected)
         self._pages = pages
         self._connections = 0
-        self.problem = "" if address[1] else "no address"  # why it does not listen
-
-    async def run(self) -> None:
-        """Listen for ever."""
-        host, port = self._address
-        while True:
-            what = "cannot be bound"
-            try:
-                listeners = await trio.open_tcp_listeners(port, host=host)
-                self.problem, what = "", "accepts nobody"
-                log.info("metrics.listening", address=f"{host}:{port}")
-                await trio.serve_listeners(self._connected, listeners)
-            except* (OSError, ValueError) as group:  # a name that no host can have is a UnicodeError
-                problem = f"{host}:{port} {what}: {_first(group)}"
-                if problem != self.problem:
-                    self.problem = problem
-                    log.error("metrics.not_listening", reason=problem, tries_again_in_s=AGAIN_S)
-            await trio.sleep(AGAIN_S)
 
     async def _connected(self, stream: trio.SocketStream) -> None:
         if self._connections >= CONNECTIONS_MAX + TURNED_AWAY_MAX:
@@ -112,14 +93,6 @@ class Listener:
         if busy:
             return Page(503, f"{CONNECTIONS_MAX} clients are connected already\n".encode())
         return await page()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> str:
-    """What the first exception of a group says."""
-    exc: BaseException = group
-    while isinstance(exc, BaseExceptionGroup):
-        exc = exc.exceptions[0]
-    return str(getattr(exc, "strerror", None) or exc)
 
 
 async def _request(http: h11.Connection, stream: trio.SocketStream) -> h11.Request | None:

@@ -11,6 +11,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from coordd.services import listening
 from coordd.services.metrics import listener as module
 from coordd.services.metrics.listener import Listener, Page
 from coordd.services.metrics.textfile import TextFile
@@ -150,7 +151,7 @@ def test_a_bug_in_a_page_ends_one_connection() -> None:
 
 
 def test_a_port_in_use_is_named_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(listening, "AGAIN_S", 0.01)
 
     async def main() -> None:
         with socket.socket() as other:
@@ -186,7 +187,7 @@ def test_a_name_that_no_host_can_have_is_named_and_ends_nothing() -> None:
 
 
 def test_a_socket_that_accepts_nothing_more_is_named_and_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0.01)
+    monkeypatch.setattr(listening, "AGAIN_S", 0.01)
     accept, broken = trio.SocketListener.accept, [True]
 
     async def breaks_once(self: trio.SocketListener) -> trio.SocketStream:

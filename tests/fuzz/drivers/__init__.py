@@ -1,0 +1,1 @@
+"""Fuzzing of what drivers on other machines send."""

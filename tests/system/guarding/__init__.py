@@ -1,0 +1,1 @@
+"""Drivers in another network namespace ask the guard listeners of daemons."""
