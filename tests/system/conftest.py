@@ -20,6 +20,12 @@ PAIRED_FILES = (
     "test_identity.py",
     "test_proof.py",
     "test_wheelhouse.py",
+    "test_back.py",
+    "test_hooks.py",
+    "test_lineage.py",
+    "test_limits.py",
+    "test_policies.py",
+    "test_retries.py",
 )
 
 
