@@ -22,13 +22,18 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 import anyio
 import anyio.abc
 
 from coordd.adapters.control_line import ANSWER_BYTES_MAX, DEFAULT_SOCKET, ControlLine, result_of
+from coordd.answers import NodeView, Run, RunShown, Status, Triggered, Why
 from coordd.errors import CoorddError, RefusedError, RemoteProtocolError, UnavailableError
+
+__all__ = [
+    "Blocking", "Connection", "NodeView", "Run", "RunShown", "Status", "Triggered", "Why", "blocking", "connect",
+]  # fmt: skip
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,83 +45,6 @@ SILENCE_S = 50.0  # a stream sends a sign of life every 15 s
 
 # A stream's messages wait here while another task reads the connection. With more than this number the stream is cut.
 WAITING_MAX = 10_000
-
-
-# ---- answers
-
-
-class Status(TypedDict):
-    """The state of this node now."""
-
-    node: str
-    cluster: str
-    state: str
-    version: str
-    pid: int
-    incarnation: str
-    clock: int
-    bus: dict[str, Any]
-    ledger: dict[str, Any]
-    members: dict[str, int]
-    runs: dict[str, Any]
-    breakers_open: list[str]
-    late_jobs: list[str]
-    uptime_s: float
-
-
-class NodeView(TypedDict):
-    """One node, as the node that answers knows it."""
-
-    hostname: str
-    pid: int
-    incarnation: str
-    state: str
-    clock: int
-    last_seen_s: float | None
-    active: int
-    jobs_digest: str
-    self: bool
-
-
-class Triggered(TypedDict):
-    """A recorded trigger. ``durable`` says where it is recorded: in the ledger, or on the
-    node while the ledger is away.
-    """
-
-    id: str
-    durable: str
-
-
-class Run(TypedDict):
-    """One run. Instants are ISO 8601 in UTC."""
-
-    id: str
-    job: str
-    fire_time: str
-    state: str
-    attempt: int
-    node: str | None
-    token: int | None
-    application_id: str | None
-    exit_code: int | None
-    received_at: str | None
-    started_at: str | None
-    ended_at: str | None
-    runtime_s: float | None
-    reason: str | None
-
-
-class RunShown(Run):
-    """One run with its attempts."""
-
-    attempts: list[dict[str, Any]]
-
-
-class Why(TypedDict):
-    """Why a run or a job is as it is, in one sentence."""
-
-    id: str
-    sentence: str
 
 
 # ---- methods
@@ -180,7 +108,7 @@ class Methods:
     def node_drain(
         self, node: str | None = None, until: float | str | None = None, note: str | None = None
     ) -> dict[str, Any]:
-        """Take no new runs. ``until``: it ends by itself then (Unix seconds, or an instant as text)."""
+        """Take no new runs. ``until``: it ends by itself then (Unix seconds, or an instantext)."""
         raise NotImplementedError
 
     @_method("node.resume")
@@ -325,12 +253,17 @@ class Methods:
 
     @_method("breaker.list")
     def breaker_list(self) -> list[dict[str, Any]]:
-        """Every breaker of this node."""
+        """The breakers of this node's connections, and those of jobs."""
         raise NotImplementedError
 
     @_method("breaker.reset")
     def breaker_reset(self, name: str) -> dict[str, Any]:
         """Close the breaker."""
+        raise NotImplementedError
+
+    @_method("breaker.isolate")
+    def breaker_isolate(self, name: str, until: float | str | None = None, note: str | None = None) -> dict[str, Any]:
+        """Hold a job's breaker open."""
         raise NotImplementedError
 
     @_method("alarm.list")

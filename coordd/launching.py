@@ -188,6 +188,7 @@ class LaunchBuilder:
             "timeout_s": job.timeout_s,
             "never_on_codes": job.retry.never_on_codes,
             "never_on_patterns": job.retry.never_on_patterns,
+            "breaker_patterns": job.breaker.patterns if job.breaker is not None else (),
             "ledger": self._connections.ledger_url,
             "ledger_options": self._connections.ledger_options(),
             "digest": launch.digest,

@@ -2,14 +2,16 @@
 
     python docs/tables.py          rewrite them in place
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. What a table says in prose stands here, by the
-name that the code uses: a name without a sentence, or a sentence without a name, is an error.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. What a table says in prose stands here (of the methods
+of the control socket in texts/methods.toml), by the name that the code uses: a name without a sentence, or a sentence
+without a name, is an error.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -263,114 +265,14 @@ def job_columns() -> str:
 # ---- the control socket
 
 _METHODS = {
-    "ping": ("", "the version, and who the caller is: `user`, `role`"),
-    "status": ("", "this node, now"),
-    "node.list": ("", "every node this one knows of"),
-    "node.drain": (
-        "`node`? (this one), `until`? (Unix seconds or ISO 8601), `note`?",
-        "a node takes no new runs: `{node, state, active, until, note, by, uid, kept}`",
-    ),
-    "node.resume": ("`node`?", "it takes runs again"),
-    "job.list": ("", "every job file of this node, bad ones with their `problems`"),
-    "job.show": ("`job`", "one job"),
-    "job.next": ("`job`, `count`? (5)", "the next fire times"),
-    "job.fires": (
-        "`job`, `from`?, `to`? (Unix seconds or ISO 8601)",
-        "`[{fire_time, due, decision, reason, run}]`: what became of each fire time, oldest first",
-    ),
-    "job.activate": ("`job`", "this node's definition of the job counts from now on"),
-    "config.publish": (
-        "`files` (TOML texts by job), `note`?",
-        "`{number, digest, jobs, added, changed, removed, in_force}`: the next revision of the job definitions",
-    ),
-    "config.list": ("", "`[{number, state, at, by, jobs, digest, note, waits}]`: the revisions, newest first"),
-    "config.show": ("`number`? (the one in force)", "the same of one revision, and its `files`"),
-    "config.rollback": ("`number`?, `note`?", "an earlier revision again, under a new number"),
-    "job.backfill": (
-        (
-            "`job`, `from`, `to` (Unix seconds or ISO 8601), `order`?, `at_most`? (1), `redo`?, "
-            "`stop_after_failures`?, `dry_run`?, `yes`?; or `job`, `cancel`"
-        ),
-        "`{plan, fire_times, states, runs, first, last, takes_s, …}`: what it runs, or with `dry_run` would run",
-    ),
-    "job.backfills": ("`job`?", "each plan: `state`, `fire_times`, `passed`, `opened`, `succeeded`, `failed`, `open`"),
-    "pool.list": ("", "`[{name, size, active, waiting, by, until}]`"),
-    "pool.set": ("`name`, `size`, `until`?", "that size counts in the whole cluster, until then"),
-    "pool.unset": ("`name`", "the size in `[pools]` counts again"),
-    "job.suspend": (
-        "`job`, or `all` (takes an operator), `until`?, `note`?",
-        "grant nothing of it, on any node. `begun`: what starts nevertheless",
-    ),
-    "job.resume": ("`job`, or `all`", "grant again"),
-    "run.list": ("`job`?, `state`?, `node`?, `since`? (Unix), `limit`? (100), `progress`?", "runs, newest first"),
-    "run.show": ("`id` (or a job: its newest run)", "one run with its `attempts`, `timeline`, `progress`"),
-    "run.trigger": (
-        "`job`, `args`?, `id`?, `node`? (only that one launches it), `note`?, `dry_run`?",
-        "`{id, durable, state?}`, or with `dry_run` the `argv`",
-    ),
-    "run.cancel": ("`id`, `note`? (why)", "end an attempt that runs"),
-    "run.revoke": ("`id`, or `job`: all of it; `note`?", "forbid what has not started, known or not yet"),
-    "run.resolve": ("`id`, `as`: success, failed or relaunch", "settle an `unknown` run"),
-    "run.logs": (
-        "`id` (or a job), `attempt`?, `bytes`? (from the end; at most 768 KiB), `follow`?",
-        "`{id, attempt, node, here, path, text}` from the node that ran it; with `follow` a stream of the run",
-    ),
-    "why": (
-        "`id` (a run or a job), `without?` (a node)",
-        "`sentence`, and `timeline`: `[{at, node, what, detail}]`; `what_if`: without that node",
-    ),
-    "exec": (
-        "`job`, `how`: lock, id, tick or every, `what`?, `timezone`?, `ident`?, `attempt`, `nonce`, `lease`?, `wait`?",
-        "`{word, run, ident, attempt, …}`: granted, finished, or a word to ask again after `in_s`",
-    ),
-    "exec.gate": ("`run`, `attempt`, `token`, `nonce`, `lease`, `fire_at`, `policy`", "`{word, left_s, in_s, state}`"),
-    "exec.renew": ("the same, `launched`", "the same"),
-    "exec.report": ("the same as for `exec.gate`, `state`, `exit_code`?, `reason`?", "the same"),
-    "exec.restore": ("the same as for `exec.gate`, `state`", "the same"),
-    "orphans": ("", "what the ledger and the cluster managers do not both know: `{applications, runs, problems}`"),
-    "deadletter.list": (
-        "`job`?, `limit`? (100)",
-        "runs that were given up: `[{id, kind, at, reason, attempts, job, run, …}]`, newest first; `kind` is `run`",
-    ),
-    "deadletter.show": ("`id` (of the letter, or its run)", "the same, `dead`, and `shown`: as `run.show`"),
-    "deadletter.replay": ("`id`", "`{id, run, attempt, state}`: one more attempt, once"),
-    "deadletter.discard": ("`id`, `note`", "`{id, run, state, discarded}`: nobody needs it"),
-    "election.list": ("`limit`? (50)", "elections this node took part in"),
-    "election.open": ("`id`, `topic`, `action`?", "topics `spark` and `command` trigger a run; `drill` only elects"),
-    "breaker.list": ("", "each breaker: `state` closed, open or half-open, `failures`, `retry_in_s`, `reason`"),
-    "breaker.reset": ("`name`", "closes it: the next question is asked at once"),
-    "audit": (
-        "`since`? (0, Unix seconds), `limit`? (1000)",
-        "privileged calls, done and refused, and whether their chain is intact",
-    ),
-    "ledger.status": (
-        "",
-        "where the ledger is, how its server is, what is `weaker` than advised, runs by state, `rules`",
-    ),
-    "ledger.export": (
-        "`close`? (false; takes an admin), `force`? (false)",
-        "a stream of `{rows}`; the last message is `{total}`, or `{error}`",
-    ),
-    "ledger.import": (
-        "`rows`, `replace`? (false), `more`? (false), `import`?",
-        "`{rows, replaced}`: all or none; with `more` `{import, rows}`, and that `import` goes with the next piece",
-    ),
-    "alarm.list": ("", "`[{id, kind, run, attempt, at, text}]`: what should never happen, and has (section 9)"),
-    "alarm.clear": ("`note`, `id`? (all)", "`{cleared, standing}`: a person has looked at them, on every node"),
-    "ledger.accept_epoch": ("", "`{ended, left_s}`: a quarantine ends now"),
-    "ledger.accept-epoch": ("", "the same"),
-    "ledger.accept_identity": ("", "`{identity, before, not_used}`: this node uses the ledger that is there now"),
-    "ledger.accept-identity": ("", "the same"),
-    "events.subscribe": (
-        "`types`?, `without`?, `backlog`? (0, of these types)",
-        "a stream of what this node says and hears",
-    ),
-    "doctor": ("", "checks: `{check, state, text, advice}`"),
-    "reload": ("", "configuration and job files again, all or nothing"),
+    name: (said["takes"], said["says"])
+    for name, said in tomllib.loads((HERE / "texts" / "methods.toml").read_text(encoding="utf-8")).items()
 }
 _BY_JOB = {"job.suspend", "job.resume", "run.trigger", "run.cancel", "run.revoke", "run.resolve"} | {
     "deadletter.replay",
     "deadletter.discard",
+    "breaker.reset",
+    "breaker.isolate",
 }
 _ROLES = {ADMIN: "admin", OPERATOR: "operator", VIEWER: "viewer"}
 
@@ -496,6 +398,10 @@ _KEYS = {
     "fast_start (false; a driver that starts sooner, see [spark.md](spark.md#start-sooner)), pipeline (in place of "
     "application), connect (`pool`: a client of Spark Connect)",
     "command": "`[command]`: argv, env, cwd; instead of `[spark]`",
+    "breaker": "`[breaker]`: after (3: that many runs in a row), on (failure, lost, timeout; states, exit codes and "
+    "patterns, or a table that says of each how many), window (none; those runs ended within it), open_for (15m), "
+    "open_for_max (24h), growth (`fixed`, `linear`, `exponential`), when_open (`prevent`: rejected, `fail`: failure), "
+    "enforce (true; false only watches). docs/policies.md has the rules (no breaker)",
     "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), submits (3, calls of spark-submit in deploy "
     "mode cluster until something is submitted), delay (30s), backoff (`fixed`, `linear`, `exponential`), "
     "jitter (0; by which part of itself, up to 1, a delay grows), never_on (exit codes and patterns)",
@@ -503,7 +409,8 @@ _KEYS = {
 
 
 def job_keys() -> str:
-    for section, names in (("spark", jobkeys.SPARK), ("command", jobkeys.COMMAND), ("retry", jobkeys.RETRY)):
+    for section in ("spark", "command", "retry", "breaker"):
+        names = getattr(jobkeys, section.upper())
         words = set(re.findall(r"[a-z_]+", _KEYS[section]))
         if set(names) - words:
             raise KeyError(f"[{section}] {sorted(set(names) - words)} are not described")

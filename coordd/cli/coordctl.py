@@ -15,7 +15,7 @@ from coordd import __version__
 from coordd.cli import options
 from coordd.cli.alarms import alarm, deadletter, orphans
 from coordd.cli.client import is_subscription, not_running
-from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, instant, job, node, pool, seconds
+from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, holding, instant, job, node, pool, seconds
 from coordd.cli.ledger import ledger
 from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
 from coordd.cli.plan import plan
@@ -311,12 +311,12 @@ def watch(interval: float) -> None:
 
 @program.group("breaker")
 def breaker() -> None:
-    """Circuit breakers: a connection (bus, ledger) that fails again and again is left alone for a while."""
+    """Circuit breakers: what fails again and again is left alone for a while: a job (job:NAME), the bus, the ledger."""
 
 
 @breaker.command("list")
 def breaker_list() -> None:
-    """Each connection's breaker, and why it opened."""
+    """The breakers of this node's connections and of the cluster's jobs, and why they opened."""
 
     def draw(found: Any) -> None:
         from coordd.cli.show import tables
@@ -329,8 +329,23 @@ def breaker_list() -> None:
 @breaker.command("reset")
 @click.argument("name")
 def breaker_reset(name: str) -> None:
-    """Close a breaker: its connection works again, and need not wait for the next probe."""
+    """Close a breaker, of a job also one that is isolated: what it guards works again."""
     asked().show(asked().call("breaker.reset", name=name), lambda said: click.echo(f"{said['name']}: {said['state']}"))
+
+
+@breaker.command("isolate")
+@click.argument("name", metavar="job:NAME")
+@holding
+def breaker_isolate(name: str, until: float | None, note: str | None) -> None:
+    """Hold a job's breaker open by hand: its runs are rejected until then, or until `breaker reset`."""
+
+    def draw(said: Any) -> None:
+        from coordd.cli.show.phrases import held
+
+        told = held(said.get("isolated") or {})
+        click.echo(f"{said['name']} is isolated" + (f", {told}" if told else ""))
+
+    asked().show(asked().call("breaker.isolate", name=name, until=until, note=note), draw)
 
 
 # ---- commands that are not implemented yet

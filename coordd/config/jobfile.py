@@ -22,9 +22,10 @@ from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
 from coordd.core.jobs.arguments import check_launch, nearest, placeholders
-from coordd.core.jobs.job import Blackout, Command, Job, Retry, Schedule, SparkSubmit
+from coordd.core.jobs.job import Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
 from coordd.core.jobs.secrecy import exposed
+from coordd.core.ledger.breaker.text import COUNTED, MATCHED
 from coordd.core.names import NAME, NAME_RULE
 
 # One node reads at most this many job files; a directory with more is a mistake.
@@ -156,6 +157,7 @@ class _Reading:
         fields = {key.field: said[name] for name, key in jobkeys.PLAIN.items() if name in said}
         enabled = fields.get("enabled", True)
         retry = self.retry(said.get("retry", {}))
+        breaker = self.breaker(said["breaker"]) if "breaker" in said else None
         self.relations(said, launch, config)
         self.limits(said, config)
         if launch is None:
@@ -174,6 +176,7 @@ class _Reading:
             held=None if enabled else schedule,
             schedule_text=said.get("schedule", ""),
             retry=retry,
+            breaker=breaker,
             **{**defaults, **fields},
         )
         return msgspec.structs.replace(job, digest=digest(job, own_lease="lease" in said))
@@ -227,6 +230,33 @@ class _Reading:
             never_on_codes=tuple([item for item in never_on if isinstance(item, int)]),
             never_on_patterns=tuple([item for item in never_on if isinstance(item, str)]),
             jitter=said.get("jitter", default.jitter),
+        )
+
+    def breaker(self, table: Mapping[str, Any]) -> Breaker:
+        said = self.table(table, jobkeys.BREAKER, "breaker.")
+        on, default = said.get("on", COUNTED), Breaker()
+        if isinstance(on, dict):
+            groups = tuple([(count, (word,)) for word, count in on.items()])
+            if "after" in said:
+                self.wrong("breaker.after", "after has no effect beside a table under on", warning=True)
+            patterns: tuple[str, ...] = ()
+        else:
+            patterns = tuple([item for item in on if isinstance(item, str) and item not in COUNTED])
+            counted = [str(item) for item in on if item not in patterns]
+            groups = ((said.get("after", 3), (*counted, *((MATCHED,) if patterns else ()))),)
+        open_for = said.get("open_for", default.open_for_s)
+        longest = said.get("open_for_max", max(default.open_for_max_s, open_for))
+        if longest < open_for:
+            self.wrong("breaker.open_for_max", "expected a duration of at least open_for")
+        return Breaker(
+            groups=groups,
+            patterns=patterns,
+            window_s=said.get("window", 0.0),
+            open_for_s=open_for,
+            open_for_max_s=longest,
+            growth=said.get("growth", default.growth),
+            when_open=said.get("when_open", default.when_open),
+            enforce=said.get("enforce", default.enforce),
         )
 
     def schedule(self, name: str, said: Mapping[str, Any]) -> Schedule | None:

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from datetime import date
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from coordd.config import values
@@ -18,6 +19,7 @@ from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_param
 from coordd.core.jobs.job import Concurrency, Limits, Rate, Rates
 from coordd.core.jobs.schedule import parse_duration, zone
 from coordd.core.ledger import words
+from coordd.core.ledger.breaker import text as breakers
 from coordd.errors import RefusedError
 
 # Every node keeps all definitions in memory: limits for the entries of a list or a table, and for the bytes of a text.
@@ -34,7 +36,7 @@ MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
-    "after", "expand", "dedupe", "breaker", "check",
+    "after", "expand", "dedupe", "check",
     "trigger", "sink",
 )  # fmt: skip
 
@@ -191,23 +193,58 @@ def _instant(value: object) -> str | date:
     return values.text(value)
 
 
+def _exit_code(code: int) -> int:
+    if not 1 <= abs(code) <= 255:
+        raise ValueError(f"expected exit codes from 1 to 255 (or -1 to -64 for signals), found {code}")
+    return code
+
+
+def _pattern(item: str) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(values.text(item))
+    except (re.error, RecursionError, OverflowError) as exc:
+        raise ValueError(f"expected a regular expression, found {found(item)}: {exc}") from exc
+    except FutureWarning as exc:
+        raise ValueError(
+            f"expected a regular expression, found {found(item)}: {exc}, which a later Python will read "
+            "differently; write \\[ for a bracket"
+        ) from exc
+    return item
+
+
 def _never_on(value: object) -> tuple[int | str, ...]:
     items: list[int | str] = converted(value, list[int | str], "a list of exit codes and patterns")
+    return tuple([_exit_code(item) if isinstance(item, int) else _pattern(item) for item in items[:ENTRIES_MAX]])
+
+
+def _trips_on(value: object) -> tuple[int | str, ...] | dict[str, int]:
+    """What a breaker counts: states, exit codes and patterns; or a table that says of each how many."""
+    states = ", ".join(breakers.COUNTED)
+    if isinstance(value, dict):
+        counts: dict[str, int] = converted(value, dict[str, int], f"a table of numbers by {states} or exit code")
+        if not 1 <= len(counts) <= breakers.GROUPS_MAX:
+            raise ValueError(f"expected 1 to {breakers.GROUPS_MAX} entries, found {len(counts)}")
+        for word, count in counts.items():
+            if word not in breakers.COUNTED:
+                if not re.fullmatch(r"-?[0-9]{1,3}", word):
+                    raise ValueError(f"expected {states} or an exit code, found {found(word)}")
+                _exit_code(int(word))
+            values.whole(1, breakers.COUNT_MAX)(count)
+        return counts
+    items: list[int | str] = converted(value, list[int | str], f"a list of {states}, exit codes and patterns")
+    if not items:
+        raise ValueError(f"expected some of {states}, exit codes and patterns, found nothing")
     for item in items[:ENTRIES_MAX]:
-        if isinstance(item, int) and not 1 <= abs(item) <= 255:
-            raise ValueError(f"expected exit codes from 1 to 255 (or -1 to -64 for signals), found {item}")
-        if isinstance(item, str):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error", FutureWarning)
-                    re.compile(values.text(item))
-            except (re.error, RecursionError, OverflowError) as exc:
-                raise ValueError(f"expected a regular expression, found {found(item)}: {exc}") from exc
-            except FutureWarning as exc:
-                raise ValueError(
-                    f"expected a regular expression, found {found(item)}: {exc}, which a later Python will read "
-                    "differently; write \\[ for a bracket"
-                ) from exc
+        if isinstance(item, int):
+            _exit_code(item)
+        elif item not in breakers.COUNTED:
+            meant = get_close_matches(item, breakers.COUNTED, n=1, cutoff=0.7)
+            if meant or item in words.STATES:
+                near = f'; did you mean "{meant[0]}"?' if meant else "; that is not a failure of a run"
+                raise ValueError(f"expected {states}, exit codes or patterns, found {found(item)}{near}")
+            _pattern(item)
     return tuple(items[:ENTRIES_MAX])
 
 
@@ -343,6 +380,7 @@ TOP: dict[str, values.Reader] = {
     "spark": lambda value: converted(value, dict[str, Any], "a table"),
     "command": lambda value: converted(value, dict[str, Any], "a table"),
     "retry": lambda value: converted(value, dict[str, Any], "a table"),
+    "breaker": lambda value: converted(value, dict[str, Any], "a table"),
 }
 SPARK: dict[str, values.Reader] = {
     "application": _application,
@@ -374,6 +412,16 @@ RETRY: dict[str, values.Reader] = {
     "backoff": values.one_of(*words.BACKOFF),
     "jitter": _part,
     "never_on": _never_on,
+}
+BREAKER: dict[str, values.Reader] = {
+    "after": values.whole(1, breakers.COUNT_MAX),
+    "on": _trips_on,
+    "window": _longer_than_nothing,
+    "open_for": _longer_than_nothing,
+    "open_for_max": _longer_than_nothing,
+    "growth": values.one_of(*breakers.GROWTH),
+    "when_open": values.one_of(*breakers.WHEN_OPEN),
+    "enforce": values.flag,
 }
 BLACKOUT: dict[str, values.Reader] = {
     "from": _instant,

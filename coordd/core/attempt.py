@@ -37,6 +37,7 @@ from coordd.core.ledger.words import (
     EARLY,
     FAILURE,
     GATE_AHEAD_S,
+    HAS_MATCHED,
     LOST,
     OK,
     RECEIVED,
@@ -47,6 +48,7 @@ from coordd.core.ledger.words import (
     STALE,
     STARTED,
     SUCCESS,
+    TIMED_OUT,
 )
 
 WAITING = "waiting"
@@ -268,11 +270,11 @@ class Attempt:
         self.exit_code = 127
         self._report(FAILURE, reason, now)
 
-    def ended(self, exit_code: int, *, now: float, final: bool = False, detail: str = "") -> None:
+    def ended(self, exit_code: int, *, now: float, final: bool = False, trips: bool = False, detail: str = "") -> None:
         """The program has exited and no process of its tree is left. A negative code: ended by that signal.
 
-        ``final``: its output says that a retry is useless. ``detail``: the line of the output that explains the
-        failure.
+        ``final``: its output says that a retry is useless. ``trips``: its output matches a pattern of the job's
+        breaker. ``detail``: the line of the output that explains the failure.
         """
         self.exit_code = exit_code
         if self.ended_by:
@@ -282,6 +284,8 @@ class Attempt:
         else:
             state = FAILURE
             reason = f"ended by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+            if trips:
+                reason += HAS_MATCHED
             if detail:
                 reason += f": {detail}"  # after a colon: viewers do not see it
             self.final = final or exit_code in self.terms.final_exit_codes
@@ -450,7 +454,7 @@ class Attempt:
         elif self.phase == RUNNING and now >= self._end_at():
             self._end(LOST, "the lease could not be renewed", now)
         elif self.phase == RUNNING and self.terms.timeout_s and now >= self.started_at + self.terms.timeout_s:
-            self._end(FAILURE, f"timeout after {self.terms.timeout_s:g} s", now)
+            self._end(FAILURE, f"{TIMED_OUT}{self.terms.timeout_s:g} s", now)
         elif self.phase == ENDING and now >= self.kill_at:
             self.kill_at = float("inf")
             self.actions.append(Action(KILL))

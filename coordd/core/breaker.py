@@ -1,9 +1,9 @@
 """A circuit breaker: after repeated failures, a connection is not used for a while, then tried once.
 
     closed --n failures in a row, or too many of the last ones--> open
-    open --the cool-down has passed--> half-open
-    half-open --the probe succeeded--> closed
-    half-open --the probe failed--> open, and the cool-down doubles
+    open --the cool-down has passed--> half_open
+    half_open --the probe succeeded--> closed
+    half_open --the probe failed--> open, and the cool-down grows
     any --a person resets it--> closed
 
 An outcome carries the permit of its attempt. If the state has changed since, the outcome is ignored: it is out of date.
@@ -15,7 +15,7 @@ from collections import deque
 
 CLOSED = "closed"
 OPEN = "open"
-HALF_OPEN = "half-open"
+HALF_OPEN = "half_open"
 
 # (state, event) -> state; only ``Breaker._move`` changes a breaker's state.
 MOVES: dict[tuple[str, str], str] = {
@@ -151,3 +151,31 @@ class Breaker:
         if state != self.state:
             self.state = state
             self.changed_at = now
+
+
+# Three trips within five minutes are more than an accident; after half an hour without one, the next may be one again.
+LOUD_AFTER = 3
+LOUD_WITHIN_S = 300.0
+LOUD_FOR_S = 1800.0
+
+
+class Loudness:
+    """Whether a trip is told as an error, not as a warning: after repeated trips, until there was none for a while."""
+
+    __slots__ = ("_after", "_for_s", "_trips", "_until", "_within_s")
+
+    def __init__(self, after: int = LOUD_AFTER, within_s: float = LOUD_WITHIN_S, for_s: float = LOUD_FOR_S) -> None:
+        self._after = after
+        self._within_s = within_s
+        self._for_s = for_s
+        self._trips: deque[float] = deque(maxlen=after)
+        self._until = float("-inf")
+
+    def tripped(self, now: float, in_a_row: int = 1) -> bool:
+        """The breaker has opened. ``in_a_row``: for the how-manieth time without having closed between."""
+        self._trips.append(now)
+        often = len(self._trips) == self._after and now - self._trips[0] <= self._within_s
+        if often or in_a_row >= self._after or now < self._until:
+            self._until = now + self._for_s
+            return True
+        return False

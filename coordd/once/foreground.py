@@ -139,13 +139,9 @@ class Untouched(Output):
     def finish(self) -> None:
         """Nothing is left to read."""
 
-    def is_final(self) -> bool:
-        """No pattern was searched for, so the answer is always False."""
-        return False
-
-    def telling_line(self) -> str:
-        """Empty: the caller has seen the output itself."""
-        return ""
+    def verdict(self) -> "tuple[bool, bool, str]":
+        """Nothing: no pattern was searched for, and the caller has seen the output itself."""
+        return False, False, ""
 
 
 class HeldRunner(Runner):

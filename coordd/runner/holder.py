@@ -494,10 +494,10 @@ class Runner:
             self.attempt.exec_failed(self.exec_failure, now=now)
             return
         self.output.finish()
-        is_final, detail = False, ""
+        is_final, trips, detail = False, False, ""
         if self.program.exit_code != 0:
-            is_final, detail = self.output.is_final(), self.output.telling_line()
-        self.attempt.ended(self.program.exit_code, now=now, final=is_final, detail=detail)
+            is_final, trips, detail = self.output.verdict()
+        self.attempt.ended(self.program.exit_code, now=now, final=is_final, trips=trips, detail=detail)
 
     def _is_left(self) -> bool:
         """True if a process of the program's tree is alive, or may be: /proc cannot be read now."""

@@ -24,7 +24,9 @@ class Output:
         self.loop = loop
         self.log = Log(spec["log_path"], spec["log_bytes_max"])
         self.application_id = ""
-        self._patterns: tuple[str, ...] = tuple(spec.get("never_on_patterns", ()))
+        self._patterns: dict[str, tuple[str, ...]] = {
+            key: tuple(spec.get(f"{key}_patterns", ())) for key in ("never_on", "breaker")
+        }
         self._identified_by = identified
         self._printed: Any = None
         loop.on(fd, self._read)
@@ -42,16 +44,22 @@ class Output:
         while failures < READ_FAILURES_MAX and self.loop.has(self.fd) and is_readable(self.fd):
             failures = 0 if self._take() else failures + 1
 
-    def is_final(self) -> bool:
-        """True if the job says that a failure with such output must not be retried."""
-        if not self._patterns:
+    def verdict(self) -> "tuple[bool, bool, str]":
+        """Whether the job says that a failure with such output must not be retried, whether its breaker counts it, and
+        the line that explains it.
+        """
+        return self._matches("never_on"), self._matches("breaker"), self.telling_line()
+
+    def _matches(self, key: str) -> bool:
+        """True if one of the job's patterns under that key matches."""
+        if not self._patterns[key]:
             return False
         try:
             from coordd.runner.patterns import found
 
-            return found(self._patterns, "\n".join(self.log.lines()))
+            return found(self._patterns[key], "\n".join(self.log.lines()), key)
         except Exception as exc:  # no descriptor or process left, or the package was replaced: a failure stays one
-            complain(f"never_on: {exc}")
+            complain(f"{key}: {exc}")
             return False
 
     def telling_line(self) -> str:

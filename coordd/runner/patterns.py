@@ -18,8 +18,8 @@ PATIENCE_S = 2.0
 _FOUND, _NOT_FOUND, _BAD = 10, 11, 12
 
 
-def found(patterns: "tuple[str, ...]", text: str) -> bool:
-    """True if one of the patterns matches. A bad or too slow pattern does not match, and is logged."""
+def found(patterns: "tuple[str, ...]", text: str, key: str) -> bool:
+    """True if one of the patterns matches; ``key`` names them. A bad or too slow one does not match, and is logged."""
     import re  # before the fork: the child imports nothing
     import resource
 
@@ -47,5 +47,5 @@ def found(patterns: "tuple[str, ...]", text: str) -> bool:
     code = os.waitstatus_to_exitcode(status)
     if code not in (_FOUND, _NOT_FOUND):
         why = "one of them is not a regular expression" if code == _BAD else "they took too long and were given up"
-        complain(f"never_on: {why}; the failure counts as one that may be tried again: {', '.join(patterns)}")
+        complain(f"{key}: {why}; the failure counts as one that none of them matches: {', '.join(patterns)}")
     return code == _FOUND

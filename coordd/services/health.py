@@ -9,6 +9,7 @@ import trio
 
 from coordd.core.ledger.words import RECOVERING
 from coordd.ports import Notifier
+from coordd.services.breakers.service import JobBreakers, open_breakers
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
@@ -58,6 +59,7 @@ class Health:
         self._rooms = Rooms(driver)
         self.readiness = Readiness(driver, ledger)
         self._priorities = Priorities(driver, ledger)
+        self._job_breakers = JobBreakers(driver)
         self._said = ""
         self.percents: Callable[[], Mapping[str, int]] = dict
         self.stuck = ""
@@ -82,6 +84,7 @@ class Health:
             await self._rooms.look()
             self._driver.probe_journal()
             self._driver.look_at_bus()
+            self._job_breakers.look()
             self._look()
             await self._look_for_room()
             self.readiness.look()
@@ -149,7 +152,7 @@ class Health:
             parts.append(node.unfit)
         if node.aside:
             parts.append("leaves runs to other nodes: they fail here")
-        names = [breaker.name for breaker in self._driver.breakers if breaker.is_open]
+        names = open_breakers(self._driver)
         parts.append(f"breakers open: {', '.join(names)}" if names else "breakers closed")
         return " · ".join(parts)
 

@@ -25,6 +25,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "run.trigger": {"job": "j", "id": "1"}, "run.cancel": {"id": "j#9"}, "run.revoke": {"id": "j#2"},
     "run.resolve": {"id": "j#2", "as": "failed"}, "run.logs": {"id": "j#1"},
     "election.open": {"id": "e", "topic": "drill"}, "breaker.reset": {"name": "ledger"}, "reload": {},
+    "breaker.isolate": {"name": "job:j"},
     "ledger.export": {}, "ledger.import": {"rows": []}, "ledger.accept_epoch": {}, "ledger.accept-epoch": {},
     "job.backfill": {"job": "j", "from": 0.0, "to": 1.0},
     "alarm.clear": {"note": "seen"}, "job.activate": {"job": "j"}, "audit": {},

@@ -84,7 +84,7 @@ def test_every_key_arrives(tmp_path: Path) -> None:
 
 def test_every_field_of_a_job_is_filled_by_a_key_or_put_together() -> None:
     """A key in the table is read, shown and disclosed without another line elsewhere."""
-    put_together = {"name", "digest", "launch", "schedule", "held", "schedule_text", "retry", "pool_size"}
+    put_together = {"name", "digest", "launch", "schedule", "held", "schedule_text", "retry", "breaker", "pool_size"}
 
     filled = [key.field for key in jobkeys.PLAIN.values()]
     assert sorted({*filled, *put_together}) == sorted(Job.__struct_fields__)
@@ -217,7 +217,6 @@ BAD_JOBS = [
     ("limits = { cpu_weight = 0 }\n" + SPARK, "limits", "cpu_weight: expected a whole number from 1 to 10000"),
     ('limits = { tasks = "many" }\n' + SPARK, "limits", "tasks: expected a whole number"),
     ('expect_within = "0s"\n' + SPARK, "expect_within", "expected a duration above zero"),
-    (SPARK + "[breaker]\nfailures = 3\n", "breaker", "not available in this version"),
     (SPARK + '[[check]]\nurl = "x"\n', "check", "not available in this version"),
     (SPARK + '[[trigger]]\nfile = "x"\n', "trigger", "not available in this version"),
     (SPARK + '[[sink]]\nurl = "x"\n', "sink", "not available in this version"),

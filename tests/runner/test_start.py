@@ -20,7 +20,8 @@ BOTH = (
 )
 LOADED = {
     "sqlite:///x": "adapters.ledger.sqlite_ledger adapters.ledger.sqlite_rows core.ledger.backfill "
-    "core.ledger.backfill.rule core.ledger.fires core.ledger.limits core.ledger.limits.rule core.ledger.people "
+    "core.ledger.backfill.rule core.ledger.breaker core.ledger.breaker.rule core.ledger.fires core.ledger.limits "
+    "core.ledger.limits.rule core.ledger.people "
     "core.ledger.revision core.ledger.revision.rule core.ledger.rows core.ledger.rules core.ledger.sound "
     "core.ledger.standing core.ledger.steps",
     "redis://h": "adapters.ledger.redis_ledger adapters.ledger.redis_scripts adapters.ledger.redis_server "

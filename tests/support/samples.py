@@ -59,6 +59,15 @@ delay = "1m"
 backoff = "exponential"
 jitter = 0.25
 never_on = [2, -9, "OutOfMemory.*"]
+[breaker]
+after = 2
+on = ["failure", "lost", 75, "Connection refused"]
+window = "2h"
+open_for = "30m"
+open_for_max = "12h"
+growth = "exponential"
+when_open = "fail"
+enforce = false
 """
 
 

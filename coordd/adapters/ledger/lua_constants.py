@@ -11,6 +11,7 @@ from pathlib import Path
 from coordd.adapters.ledger import redis_people, redis_rows
 from coordd.core.ledger import fires, people, rows, rules, sound, standing, steps, words
 from coordd.core.ledger.backfill import plan as plans, rule as backfilling
+from coordd.core.ledger.breaker import rule as breaking, text as breakers
 from coordd.core.ledger.limits import rule as limiting, text as limits
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
@@ -56,8 +57,15 @@ _FIGURES = (
     (sound, "BAD_MAX", "bad rows that one step passes over, or names"),
 )
 
-# Those of drained nodes, suspended jobs, sizes of pools and the revision in force.
-_KEYS = {"NODE": rows.OF_NODE, "JOB": rows.OF_JOB, "POOL": rows.OF_POOL, "REVISION": rows.REVISION}
+# Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs.
+_KEYS = {
+    "NODE": rows.OF_NODE,
+    "JOB": rows.OF_JOB,
+    "POOL": rows.OF_POOL,
+    "REVISION": rows.REVISION,
+    "BREAKER": rows.OF_BREAKER,
+    "ISOLATED": rows.OF_ISOLATED,
+}
 
 
 def constants() -> str:
@@ -84,6 +92,8 @@ def constants() -> str:
         f"local LIMIT = {_limits()}",
         "-- Backfill (core/ledger/backfill); one table for the same reason.",
         f"local BACKFILL = {_backfill()}",
+        "-- The breakers of jobs (core/ledger/breaker); one table for the same reason.",
+        f"local BREAKER = {_breaker()}",
         "-- The keys of holds, or how they begin (core/ledger/rows.py); one table for the same reason.",
         f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
         "",
@@ -146,6 +156,33 @@ def _backfill() -> str:
         "UNSETTLED_S": backfilling.UNSETTLED_RETRY_S,
     }
     return _table([f"{name} = {_value(value)}" for name, value in figures.items()])
+
+
+def _breaker() -> str:
+    figures = {
+        "ITEM": words.BREAKER,
+        "CLOSED": breakers.CLOSED,
+        "OPEN": breakers.OPEN,
+        "HALF_OPEN": breakers.HALF_OPEN,
+        "TIMEOUT": breakers.TIMEOUT,
+        "MATCHED": breakers.MATCHED,
+        "TIMED_OUT": words.TIMED_OUT,
+        "HAS_MATCHED": words.HAS_MATCHED,
+        "BY": breakers.PREVENTED_BY,
+        "NOBODY": breakers.NOBODY,
+        "GROUPS_MAX": breakers.GROUPS_MAX,
+        "COUNT_MAX": breakers.COUNT_MAX,
+        "DOUBLINGS_MAX": breakers.DOUBLINGS_MAX,
+        "RETRY_S": breaking.BREAKER_RETRY_S,
+    }
+    sets = {
+        "STATES": breakers.STATES,
+        "TRYING": breaking.TRYING,
+        "GROWTH": breakers.GROWTH,
+        "WHEN_OPEN": breakers.WHEN_OPEN,
+    }
+    told = [f"{name} = {_value(value)}" for name, value in figures.items()]
+    return _table([*told, *[f"{name} = {_set(some)}" for name, some in sets.items()]])
 
 
 def _policy() -> str:

@@ -75,7 +75,7 @@ ROOMS = {
 }
 ROOM_OF = {op: room for room, ops in ROOMS.items() for op in ops}
 # The beginning of every script; other files as needed.
-BEGINNING = ("constants", "begin", "answers")
+BEGINNING = ("constants", "begin")
 _FULL = "\n-- When the memory is full: "
 _NEEDS = "\n-- Needs: "
 

@@ -341,12 +341,8 @@ BREAKERS = (
     Column("STATE", state(), whole=True),
     Column("FAILURES", text("failures"), right=True),
     Column("OPENED", text("opened"), right=True),
-    Column(
-        "NEXT TRY IN",
-        lambda row, _now: duration(row.get("retry_in_s")) if row.get("state") == "open" else "",
-        right=True,
-    ),
-    Column("LAST FAILURE", text("reason")),
+    Column("NEXT TRY (UTC)", when("next_probe_at")),
+    Column("WHY", text("reason")),
 )
 
 ALARMS = (Column("AT (UTC)", when("at")), Column("ID", text("id"), whole=True), Column("WHAT", text("text")))

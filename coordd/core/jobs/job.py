@@ -64,6 +64,23 @@ class Retry(msgspec.Struct, frozen=True):
     submits: int = 3
 
 
+class Breaker(msgspec.Struct, frozen=True):
+    """After some runs that ended so, the job's runs are stopped for a while (core/ledger/breaker says how).
+
+    ``groups``: how many runs in a row, and the words for how they ended; ``patterns``: what ``matched`` means of their
+    output.
+    """
+
+    groups: tuple[tuple[int, tuple[str, ...]], ...] = ((3, ("failure", "lost", "timeout")),)
+    patterns: tuple[str, ...] = ()
+    window_s: float = 0.0
+    open_for_s: float = 900.0
+    open_for_max_s: float = 86400.0
+    growth: Literal["fixed", "linear", "exponential"] = "fixed"
+    when_open: Literal["prevent", "fail"] = "prevent"
+    enforce: bool = True
+
+
 class SparkSubmit(msgspec.Struct, frozen=True):
     """The arguments of spark-submit; values still contain their {placeholders}."""
 
@@ -162,6 +179,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 60.0
     params: dict[str, str] = {}
     retry: Retry = Retry()
+    breaker: Breaker | None = None
     run_as: str = ""  # "": the daemon's user
     limits: Limits = Limits()
 

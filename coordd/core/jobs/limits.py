@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from coordd.core.jobs.arguments import fill, unpacked
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import Breaker, Job
+from coordd.core.ledger.breaker.text import Rule
 from coordd.core.ledger.limits.text import POOL
 from coordd.core.ledger.words import JITTER, QUEUE, QUEUE_MAX, RATE, SLOTS, Policy
 from coordd.errors import RefusedError
@@ -36,8 +37,15 @@ def claimed_policy(job: Job, args: str, node: str, present: Mapping[str, int] = 
         items.append(f"{QUEUE}{job.queue_max}/{job.queue_keep}")
     if job.retry.jitter > 0 and job.retry.attempts > 1:
         items.append(f"{JITTER}{round(1000 * job.retry.jitter)}")
+    if job.breaker is not None:
+        items.append(_breaker(job.breaker))
     policy.limits = ",".join(items)
     return policy
+
+
+def _breaker(said: Breaker) -> str:
+    window, open_for, longest = (round(1000 * s) for s in (said.window_s, said.open_for_s, said.open_for_max_s))
+    return Rule(said.groups, window, open_for, longest, said.growth, said.when_open, said.enforce).item()
 
 
 def _token(job: Job, args: str) -> str:

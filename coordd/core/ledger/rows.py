@@ -333,6 +333,9 @@ OF_POOL = "pool:"
 OF_BACKFILL = "backfill:"
 # Nor is this one: the revision of the job definitions that is in force, in its note (core/ledger/revision).
 REVISION = "revision"
+# Nor is this one: the state of a job's breaker, in its note (core/ledger/breaker). A person's hold on it is the other.
+OF_BREAKER = "breaker:"
+OF_ISOLATED = "isolated:"
 
 # Who asked for a run that a backfill opened: this word, the plan's id, and by whom the plan is.
 BACKFILLED = "backfill "

@@ -220,12 +220,15 @@ class Rules(People, Backfilling, Adopting):
             return Answer(LIMITED, by="suspended", in_s=SUSPENDED_RETRY_S)
         if self._hold(store, key_of_node(claim.node), now) is not None:
             return Answer(LIMITED, by="drained", in_s=SUSPENDED_RETRY_S)
-        blocked = self._overlap(store, row, policy, now)
+        blocked = self._broken(store, row, policy, now)
+        if blocked is None:
+            blocked = self._overlap(store, row, policy, now)
         if blocked is None:
             blocked = self._limited(store, row, policy.limits, now)
         if blocked is not None:
             return blocked
         self._started(store, row, policy.limits, now)
+        self._tries(store, row, policy, now)
         if claim.of.scheduled:
             # Not past the run itself: its later fire times are not known yet.
             self._settle(store, job, claim.settled, row.due_at)

@@ -14,6 +14,8 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rows import (
     ALL,
     OF_BACKFILL,
+    OF_BREAKER,
+    OF_ISOLATED,
     OF_JOB,
     OF_NODE,
     OF_POOL,
@@ -338,6 +340,11 @@ class Holds(Standing):
             return None
         return hold
 
+    def _note(self, store: "Store", key: str) -> str:
+        """The note of a hold that has no end; "" if there is none."""
+        text = store.meta(_META + key)
+        return Hold.read(text).note if text else ""
+
     def _put_hold(self, store: "Store", key: str, hold: "Hold | None") -> None:
         """Write it; None removes it."""
         text = hold.text() if hold is not None else ""
@@ -368,8 +375,10 @@ class Holds(Standing):
         return self._is_suspended(store, job, now) or self._hold(store, ALL, now) is not None
 
     def _common_holds(self, store: "Store", now: LedgerTime) -> "dict[str, Hold]":
-        """The holds on all jobs and on nodes, sizes of pools, plans of backfills and the revision in force, by key."""
-        kinds = (OF_NODE, OF_POOL, OF_BACKFILL)
+        """The holds on all jobs and on nodes, sizes of pools, plans of backfills, breakers of jobs and the revision in
+        force, by key.
+        """
+        kinds = (OF_NODE, OF_POOL, OF_BACKFILL, OF_BREAKER, OF_ISOLATED)
         keys = [ALL, REVISION, *(key[len(_META) :] for kind in kinds for key in store.metas_like(_META + kind))]
         found = {key: self._hold(store, key, now) for key in keys}
         return {key: hold for key, hold in found.items() if hold is not None}

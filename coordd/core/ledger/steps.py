@@ -3,7 +3,7 @@
     pending -> received (claimed) -> started (past the gate) -> success | failure | revoked
                                      started -> retry -> received (attempt + 1)     [lost or failed, tries left]
                                      started -> unknown -> started | success | ...  [hold: nobody knows yet]
-    pending -> rejected (overlap) | missed (start_within) | revoked
+    pending -> rejected (overlap, breaker) | missed (start_within) | revoked | failure (breaker)
 
 The operations in rules.py and people.py use these steps; nothing else writes a state. ``_put_back`` writes one without
 the table: a restored grant replaces moves that the ledger forgot. The runner loads this file before it starts a job, so
@@ -11,7 +11,8 @@ it imports only its neighbours.
 """
 
 from coordd.core.ledger.answers import Answer, Ended, Held
-from coordd.core.ledger.fires import SUCCEEDED, Fires
+from coordd.core.ledger.breaker.rule import Breaking
+from coordd.core.ledger.fires import SUCCEEDED
 from coordd.core.ledger.rows import ATTEMPT_COLUMNS, AttemptRow, JobRow, LedgerTime, Row, due_in, left_of, was_set_back
 from coordd.core.ledger.runner_requests import Grant, Registration, Restore
 from coordd.core.ledger.words import (
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 # The run's life: the allowed moves. Every change of a state goes through ``_move``, except those of ``_put_back`` and
 # of a person's ``replay``.
 MOVES: "dict[str, frozenset[str]]" = {
-    PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED)),
+    PENDING: frozenset((RECEIVED, REJECTED, MISSED, REVOKED, FAILURE)),  # failure: its breaker let it fail
     RETRY: frozenset((RECEIVED, MISSED, REVOKED)),
     RECEIVED: frozenset((RECEIVED, STARTED, FAILURE, REVOKED, LOST, RETRY, MISSED)),
     STARTED: frozenset((SUCCESS, FAILURE, REVOKED, LOST, RETRY, UNKNOWN)),
@@ -73,7 +74,7 @@ REPORTED: "dict[str, frozenset[str]]" = {
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
 
-class Life(Fires):
+class Life(Breaking):
     """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
 
     def _settled(self, job: "JobRow | None", due: float, now: LedgerTime) -> bool:
@@ -269,7 +270,7 @@ class Life(Fires):
 
     def _end(self, store: "Store", row: Row, state: str, reason: str, now: LedgerTime) -> None:
         """A terminal state: nothing leaves it (S5)."""
-        held = row.state in HOLDING
+        held, begun = row.state in HOLDING, row.state != PENDING
         self._move(row, state)
         row.ended_at = now.wall
         row.reason = reason
@@ -278,6 +279,8 @@ class Life(Fires):
             store.put_meta(SUCCEEDED + row.job, repr(now.wall))
         if held:
             self._record(store, row)
+        if begun:
+            self._end_counts(store, row, now)
 
     def _put_back(self, store: "Store", old: "Row | None", said: Restore, now: LedgerTime) -> Row:
         """Write a forgotten grant; the table of moves does not apply, because this replaces lost moves."""
@@ -345,6 +348,7 @@ class Life(Fires):
                 self._explain(row, reason)
                 store.put_run(row)
                 self._record(store, row)
+                self._end_is_unknown(store, row, now)
             return
         row.relaunches += 1
         self._relaunch(store, row, policy, reason, now)

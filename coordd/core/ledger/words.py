@@ -121,7 +121,12 @@ BACKOFF = ("fixed", "linear", "exponential")
 QUEUE_KEEP = ("first", "last")
 
 # Each item of a policy's limits begins with one of these (limits/text.py).
-SLOTS, RATE, QUEUE, JITTER = LIMITS = ("slots:", "rate:", "queue=", "jitter=")
+SLOTS, RATE, QUEUE, JITTER, BREAKER = LIMITS = ("slots:", "rate:", "queue=", "jitter=", "breaker=")
+
+# The reason of an attempt that was ended by the job's timeout begins so; that of a failure whose output matches a
+# pattern of the job's breaker says so before its first colon.
+TIMED_OUT = "timeout after "
+HAS_MATCHED = "; a pattern of its breaker matches"
 
 # A jitter of this many thousandths at most doubles a delay.
 JITTER_MAX = 1000

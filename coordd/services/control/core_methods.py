@@ -1,4 +1,4 @@
-"""The control methods about the node's work: its elections, breakers and alarms, the events between nodes."""
+"""The control methods about the node's work: its elections and alarms, the events between nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.ledger_methods import LedgerMethods
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import flat
-from coordd.services.ledger import boottime
 from coordd.services.views import objects
 
 # The maximum number of rows in one answer, for operators and for viewers.
@@ -43,8 +42,6 @@ class CoreMethods(LedgerMethods):
         """Every method, with the lowest role that may call it."""
         return {
             "election.list": Method(self.election_list),
-            "breaker.list": Method(self.breaker_list),
-            "breaker.reset": Method(self.breaker_reset, OPERATOR),
             "events.subscribe": Method(self.events_subscribe),
             "alarm.list": Method(self.alarm_list),
             "alarm.clear": Method(self.alarm_clear, OPERATOR),
@@ -78,21 +75,6 @@ class CoreMethods(LedgerMethods):
         limit = min(max(1, take(params, "limit", int, 50)), most)
         elections = list(self._driver.node.elections.by_id.values())[-limit:]
         return [objects.election_view(election) for election in elections]
-
-    async def breaker_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        return [objects.breaker_view(breaker, boottime()) for breaker in self._driver.breakers]
-
-    async def breaker_reset(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        name = take(params, "name", str)
-        for breaker in self._driver.breakers:
-            if breaker.name == name:
-                breaker.reset(boottime())
-                self._audit(caller, "breaker.reset", name)
-                if name == "ledger":
-                    self._driver.feed(self._driver.node.look_again)
-                return objects.breaker_view(breaker, boottime())
-        known = ", ".join(breaker.name for breaker in self._driver.breakers)
-        raise RefusedError(f"no breaker {name!r}", kind="unknown_breaker", hint=f"there are {known}")
 
     async def events_subscribe(self, params: dict[str, Any], caller: Caller) -> AsyncIterator[dict[str, Any]]:
         wanted, without = _types(params, "types"), _types(params, "without")

@@ -173,7 +173,7 @@ _JOB: dict[str, Shape] = {
 _JOB_SHOWN: dict[str, Shape] = {
     **{key.field: SHOW if key.public else HIDE for key in PLAIN.values()},
     **_JOB,
-    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry", "fires"), SHOW),
+    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry", "fires", "breaker_rule"), SHOW),
     "spark": HIDE,
     "command": HIDE,
 }
@@ -268,9 +268,19 @@ METHODS: dict[str, Shape] = {
     "election.open": RIGHT,
     **dict.fromkeys(("exec", "exec.gate", "exec.renew", "exec.report", "exec.restore"), RIGHT),
     "breaker.list": [
-        dict.fromkeys(("name", "state", "failures", "opened", "since_s", "retry_in_s", "reason"), SHOW)
+        {
+            **dict.fromkeys(
+                ("name", "kind", "state", "failures", "opened_at", "next_probe_at", "opened", "prevented", "probe",
+                 "last_failed", "enforce", "since_s", "retry_in_s"),
+                SHOW,
+            ),
+            "note": SENTENCE,
+            "isolated": _HOLD,
+            "reason": SENTENCE,
+        }
     ],
     "breaker.reset": RIGHT,
+    "breaker.isolate": RIGHT,
     "events.subscribe": {"event": EVENTS, "lost": SHOW, "alive": SHOW},
     "doctor": [{"check": SHOW, "state": SHOW, "text": SENTENCE, "advice": SENTENCE}],
     "reload": RIGHT,

@@ -23,6 +23,7 @@ from coordd.core.wire.envelope import ACCEPT, REFUSALS, Keyring
 from coordd.core.wire.windows import CLOCK_SKEW_MAX_S
 from coordd.errors import UnavailableError
 from coordd.ports import Bus, Ledger
+from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
 from coordd.services.metrics.unread import Unread
@@ -60,6 +61,7 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
     checks += node_checks(driver.node)
     checks += hold_checks(driver.node)
     checks += breaker_checks(driver.breakers, boottime())
+    checks += job_breaker_checks(driver.node)
     if driver.outbox is not None:
         checks.append(backlog_check(driver.outbox.statistics()))
     return checks
@@ -281,6 +283,14 @@ def breaker_checks(breakers: tuple[Breaker, ...], now: float) -> list[Check]:
         if breaker.is_open
     ]
     return checks or [check("breakers", OK, "closed")]
+
+
+def job_breaker_checks(node: Node) -> list[Check]:
+    """Jobs whose breaker is open."""
+    found = [one for one in of_jobs(node.jobs, node.drains.holds).values() if one.is_open]
+    return [
+        check(f"breaker {one.name}", WARN, one.sentence(), f"coordctl why {one.job.name}") for one in found[:NAMES_MAX]
+    ]
 
 
 def trouble_checks(found: Found) -> list[Check]:

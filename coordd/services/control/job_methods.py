@@ -10,6 +10,7 @@ from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import OUTDATED, RECOVERING
 from coordd.errors import RefusedError, UnavailableError
+from coordd.services.breakers.view import of_jobs
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.lookups import Work
@@ -131,6 +132,7 @@ class JobMethods(Explanations):
         )
         if not problem and job.overlap != "allow":
             problem = next((blocked(one) for one in self._troubles.found.unknown if one.job == job.name), "")
+        breakers = of_jobs({job.name: job}, self._driver.node.drains.holds)
         return objects.job_view(
             job,
             stop=stop,
@@ -139,6 +141,7 @@ class JobMethods(Explanations):
             redacted=caller.role <= VIEWER,
             succeeded_at=won.get(job.name, 0.0),
             late=job.name in self._troubles.found.late_jobs,
+            breaker=one.state if (one := breakers.get(job.name)) is not None else "",
         )
 
     def _next_fire(self, job: Job, begins: float) -> float | None:

@@ -27,6 +27,7 @@ from coordd.ports import Ledger
 from coordd.services.audit import Audit
 from coordd.services.backends.methods import RevisionMethods
 from coordd.services.backends.source import Source
+from coordd.services.breakers.service import open_breakers
 from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, ROLE_NAMES, VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, VIEWER_LIST_MAX
@@ -178,7 +179,7 @@ class Methods(RevisionMethods):
             },
             "stale_jobs": sorted(node.rulebook.definitions.stale),
             "rules": objects.rules_view(node),
-            "breakers_open": [breaker.name for breaker in self._driver.breakers if breaker.is_open],
+            "breakers_open": open_breakers(driver),
             "impaired": node.unfit or None,
             "stands_aside": node.aside or None,
             "ready": ready_view(driver, self._ledger),

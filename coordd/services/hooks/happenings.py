@@ -133,6 +133,12 @@ def breaker_opened(node: str, incarnation: str, name: str, opened: int, reason: 
     return Happening("breaker.opened", f"{node} {incarnation} {name} {opened}", fields)
 
 
+def job_breaker_opened(job: str, name: str, since: float, sentence: str) -> Happening:
+    """The breaker of a job has opened, at that instant (Unix seconds); each node sees the same."""
+    fields = {"job": job, "reason": sentence, "state": "open", "sentence": sentence}
+    return Happening("breaker.opened", f"{name} {since:.3f}", fields)
+
+
 def _of_attempt(run: str, attempt: int, node: str, state: str, reason: str, sentence: str) -> dict[str, Any]:
     return {
         "node": host_of(node) or None,

@@ -20,6 +20,7 @@ from coordd.config.hooks.hook import EVENT_PARAM, Hook
 from coordd.core.jobs.arguments import packed
 from coordd.core.jobs.job import HOOK, job_of, triggered_run
 from coordd.core.jobs.limits import claimed_policy
+from coordd.core.ledger.breaker.text import OPEN
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import run_fault
@@ -30,6 +31,7 @@ from coordd.core.wire import events
 from coordd.core.wire.events import Event, Task
 from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import Ledger
+from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
 from coordd.services.hooks import happenings, lineage
 from coordd.services.hooks.happenings import Happening
@@ -113,6 +115,7 @@ class Hooks:
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()  # (hook's job, id)
         self._minute: dict[str, tuple[int, int]] = {}  # hook's job -> (minute, how many)
         self._opened: dict[str, int] = {}
+        self._broken: dict[str, float] = {}  # the breakers of jobs, and when each opened last (Unix seconds)
         self._late: set[str] = set()
         self._not_ready_at: float | None = None
         self._read_at = 0.0
@@ -200,6 +203,11 @@ class Hooks:
                 )
                 self._offer(told, 0.0)
             self._opened[breaker.name] = breaker.opened
+        for one in of_jobs(node.jobs, node.drains.holds).values():
+            since = one.kept.since
+            if one.kept.state == OPEN and since > self._broken.get(one.name, 0.0):
+                self._broken[one.name] = since
+                self._offer(happenings.job_breaker_opened(one.job.name, one.name, since, one.sentence()), HEARD_S)
         if self._readiness.problem:
             if self._not_ready_at is None and node.state in ("ready", "draining"):
                 self._not_ready_at = now.mono

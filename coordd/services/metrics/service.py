@@ -15,6 +15,7 @@ from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.rows import Row
 from coordd.errors import CoorddError
 from coordd.ports import Ledger
+from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, LedgerService, boottime
 from coordd.services.metrics import families
@@ -207,7 +208,11 @@ class Metrics:
             family: {"": float(value)} for family, value in only.items()
         }
         values[families.MEMBERS] = driver.node.member_counts()
-        values[families.BREAKER_OPEN] = {breaker.name: float(breaker.is_open) for breaker in driver.breakers}
+        jobs = of_jobs(driver.node.jobs, driver.node.drains.holds).values()
+        values[families.BREAKER_OPEN] = {
+            **{breaker.name: float(breaker.is_open) for breaker in driver.breakers},
+            **{one.name: float(one.is_open) for one in jobs},
+        }
         counts = self._sinks.counts if self._sinks is not None else {}
         for family, word in (
             (families.SINK_COPIED, "copied"),

@@ -20,8 +20,8 @@ from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import CONFLICT, FINISHED, NEVER, REVOKED, SUCCESS
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
+from coordd.services.breakers.methods import BreakerMethods
 from coordd.services.control.callers import VIEWER, Caller, Method
-from coordd.services.control.hold_methods import HoldMethods
 from coordd.services.control.lookups import Work
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.views import objects
@@ -48,7 +48,7 @@ PLANS_MAX = 8
 NO_ROW = "none"
 
 
-class BackfillMethods(HoldMethods):
+class BackfillMethods(BreakerMethods):
     """The methods of a backfill."""
 
     _backfill_fires: dict[tuple[str, str, str], list[float]] = {}  # noqa: RUF012 - replaced, never changed

@@ -17,6 +17,7 @@ from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.names import host_of
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
+from coordd.services.breakers.view import of_jobs
 from coordd.services.control import disclosure
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
@@ -172,7 +173,7 @@ class Explanations(FireMethods):
         only_is = ""
         if only not in ("", node.hostname) and (member is None or member.state != ALIVE):
             only_is = member.state if member is not None else "not known here"
-        return Obstacles(no_file, stop, self._drained(only), redefined, only_is)
+        return Obstacles(no_file, stop, self._drained(only), redefined, self._breaker(row.job), only_is)
 
     def _holder(self, row: Row) -> Holder:
         """Known facts about the node that holds an attempt, and what happens if it is gone."""
@@ -277,6 +278,7 @@ class Explanations(FireMethods):
             around,
             late,
             node.rulebook.definitions.stale.get(name, ""),
+            self._breaker(name),
         )
         return said, sorted(steps, key=lambda step: step.at)
 
@@ -290,6 +292,12 @@ class Explanations(FireMethods):
         )
         found = {name: node.drains.of_node(name) for name in sorted(here)}
         return {name: hold for name, hold in found.items() if hold is not None}
+
+    def _breaker(self, job: str) -> str:
+        """What the job's breaker does, as the last sweep knows it; "" if it is closed, or there is none."""
+        node = self._driver.node
+        known = {job: node.jobs[job]} if job in node.jobs else {}
+        return "".join([one.sentence() for one in of_jobs(known, node.drains.holds).values()])
 
     def _has_other_jobs(self, digest: str) -> bool:
         return bool(digest) and digest != self._driver.node.jobs_digest

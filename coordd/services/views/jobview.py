@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from coordd.config.jobkeys import PLAIN
-from coordd.core.jobs.job import Blackout, Command, Job
+from coordd.core.jobs.job import Blackout, Breaker, Command, Job
+from coordd.core.ledger.breaker.text import MATCHED
 from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.services.views.objects import REDACTED, instant
 
@@ -39,7 +40,24 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
             "jitter": job.retry.jitter,
             "never_on": [*job.retry.never_on_codes, *job.retry.never_on_patterns],
         },
+        "breaker_rule": _breaker(job.breaker),
         "command" if isinstance(job.launch, Command) else "spark": REDACTED if redacted else launch,
+    }
+
+
+def _breaker(said: Breaker | None) -> dict[str, Any] | None:
+    if said is None:
+        return None
+    counts = [{"after": count, "on": [word for word in on if word != MATCHED]} for count, on in said.groups]
+    return {
+        "counts": counts,
+        "patterns": list(said.patterns),
+        "window_s": said.window_s or None,
+        "open_for_s": said.open_for_s,
+        "open_for_max_s": said.open_for_max_s,
+        "growth": said.growth,
+        "when_open": said.when_open,
+        "enforce": said.enforce,
     }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from coordd.core.breaker import Breaker
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import unpacked
 from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run, unpinned
@@ -241,19 +240,6 @@ def troubles_view(found: Found) -> dict[str, list[str]]:
     }
 
 
-def breaker_view(breaker: Breaker, now: float) -> dict[str, Any]:
-    """One breaker."""
-    return {
-        "name": breaker.name,
-        "state": breaker.state,
-        "failures": breaker.failures,
-        "opened": breaker.opened,
-        "since_s": round(now - breaker.changed_at, 1) if breaker.changed_at else None,
-        "retry_in_s": round(breaker.retry_in_s(now), 1),
-        "reason": breaker.reason or None,
-    }
-
-
 class Stop(NamedTuple):
     """What prevents a job: its own hold, or that on all jobs (``common``). No hold: an older version suspended it."""
 
@@ -287,8 +273,11 @@ def job_view(
     redacted: bool,
     succeeded_at: float = 0.0,
     late: bool = False,
+    breaker: str = "",
 ) -> dict[str, Any]:
-    """One job that can be run. ``succeeded_at``: the end of its last success (Unix seconds); 0.0: it has none."""
+    """One job that can be run. ``succeeded_at``: the end of its last success (Unix seconds); 0.0: it has none.
+    ``breaker``: the state of its breaker; "": it has none.
+    """
     launch, planned = job.launch, job.schedule or job.held
     starts = job.enabled and (stop is None or (stop.hold is not None and stop.hold.until))
     upcoming = instant(next_at) if next_at and starts else None  # otherwise it does not start then
@@ -304,7 +293,7 @@ def job_view(
         "expect_within_s": job.expect_within_s or None,
         "late": late,
         "suspended": stop.view() if stop else None,
-        "breaker": None,  # jobs have none in this version
+        "breaker": breaker or None,
         "kind": "command" if isinstance(launch, Command) else "spark",
         "starts": REDACTED
         if redacted

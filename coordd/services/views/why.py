@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from coordd.core.election import Election
 from coordd.core.jobs.job import Job, iso, job_of, unpinned
+from coordd.core.ledger.breaker.text import PREVENTED_BY
 from coordd.core.ledger.fires import COALESCED
 from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
@@ -84,6 +85,7 @@ class Obstacles(NamedTuple):
     stop: Stop | None = None  # the job is suspended
     drained: Mapping[str, Hold] = MappingProxyType({})  # nodes that take no runs, by hostname
     redefined: bool = False  # the job's definition here differs from the run's
+    breaker: str = ""  # what its job's breaker does; "" if it is closed
     only_is: str = ""  # how the only node that may launch it is; "" if it is alive
 
 
@@ -157,6 +159,8 @@ def _explained(
     before = _before(attempts, row)
     if row.state in _TO_COME:
         before = troubles + _hindered(row, obstacles) + before
+    elif row.reason == PREVENTED_BY:
+        before = f" The breaker of its job was open then. {obstacles.breaker or 'It is closed now.'}" + before
     if is_letter(row):
         before += (
             f" It was given up. To try it once more: `coordctl deadletter replay {run}`. If nobody needs it: `coordctl "
@@ -196,6 +200,7 @@ def _without_row(
 def _held_back(job: str, by: Obstacles) -> str:
     """The holds that delay a run of the job."""
     said = f" {stopped(job, by.stop)}" if by.stop is not None else ""
+    said += f" {by.breaker}" if by.breaker else ""
     return said + "".join(f" {is_drained(name, by.drained[name])}" for name in list(by.drained)[:DRAINED_MAX])
 
 
@@ -361,6 +366,7 @@ def why_job(
     around: Surroundings = CALM,
     late: str = "",
     stale: str = "",
+    breaker: str = "",
 ) -> str:
     """What delays a job's next run. ``late``: why its next success is overdue, or ""."""
     name = job.name
@@ -369,6 +375,8 @@ def why_job(
         parts.append(f"{name} is late: {late}.")
     if stop is not None:
         parts.append(stopped(name, stop))
+    if breaker:
+        parts.append(breaker)
     blocked = node.unfit or node.launch_problems.get(name, "")
     if blocked:
         parts.append(f"This node cannot start it: {blocked}.")

@@ -68,6 +68,16 @@ def used(text: str) -> set[str]:
     return found
 
 
+def reached_through_tables(text: str) -> set[str]:
+    """The files whose functions, which are fields of a table, this code calls."""
+    homes = {
+        name: path.stem
+        for path in (LUA / "shared").iterdir()
+        for name in re.findall(r"\nfunction (\w+\.\w+)", path.read_text())
+    }
+    return {homes[name] for name in re.findall(r"\b[A-Z]+\.\w+", code(text)) if name in homes}
+
+
 def test_constants_are_those_of_the_rules() -> None:
     assert lua_constants.PATH.read_text() == lua_constants.constants(), "run: make lua"
 
@@ -197,9 +207,14 @@ def test_a_script_needs_what_it_uses_and_nothing_else(op: str) -> None:
         homes[name] for text in (found.body, *(texts[file] for file in at_hand)) for name in used(text) & homes.keys()
     }
     assert wanted <= set(at_hand), f"{op} needs {wanted - set(at_hand)} too"
-    reached = {homes[name] for name in used(found.body) & homes.keys()}
+    ends_runs = any(
+        "finish" in used(text) for text in (found.body, *(texts[file] for file in at_hand if file != "moves"))
+    )
+    assert not ends_runs or "breakers" in at_hand, "finish calls BREAKER.ended"
+    reached = {homes[name] for name in used(found.body) & homes.keys()} | reached_through_tables(found.body)
     while True:
         more = {homes[name] for file in reached for name in used(texts[file]) & homes.keys()} | reached
+        more |= {name for file in reached for name in reached_through_tables(texts[file]) if name in at_hand}
         if more == reached:
             break
         reached = more

@@ -52,6 +52,7 @@ class Machine:
         self.node = SimpleNamespace(
             full_hostname=HERE, hostname="a", incarnation="1-x", state="ready", concurrency={},
             settings=SimpleNamespace(cluster="c1"), jobs=jobs_of(hooks or (PAGE,), 60.0),
+            drains=SimpleNamespace(holds={}),
             pursuits=SimpleNamespace(pursuits={}, epitaphs={}), member_counts=lambda: {"alive": 3},
         )  # fmt: skip
         monkeypatch.setattr(module, "boottime", lambda: self.mono)

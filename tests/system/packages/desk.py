@@ -45,7 +45,7 @@ def hurried(rules: str) -> str:
 
 
 def without_resolved(body: Any) -> Any:
-    """What was posted, less the alerts that Prometheus calls over: their end has passed."""
+    """The posted alerts, less those that Prometheus calls over: their end has passed."""
     if not isinstance(body, list):
         return body
     now = datetime.now(tz=UTC)

@@ -26,7 +26,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: refused
--- Needs: rows runs policies jobs fires registrations grants moves endings missed
+-- Needs: rows runs policies jobs fires registrations grants moves breakers endings missed
 
 local function is_repeat(row, nonce, node) return row.state == RECEIVED and row.nonce == nonce and row.node == node end
 
@@ -209,8 +209,9 @@ local function claim_due()
     return answer(LIMITED, { by = 'drained', in_s = SUSPENDED_RETRY_S })
   end
   local limits = policy.limits or ''
-  local blocked = overlap(policy) or limited(row, limits)
+  local blocked = BREAKER.stops(row, limits) or overlap(policy) or limited(row, limits)
   if blocked then return blocked end
+  BREAKER.grants(row, limits)
   if of.scheduled == 1 then settle_up_to(job, claim.settled, due_at(row)) end
   local answered = grant(job, row, of, claim)
   started(row, limits)

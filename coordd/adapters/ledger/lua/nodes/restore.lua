@@ -18,7 +18,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs policies jobs registrations grants moves endings
+-- Needs: rows runs policies jobs registrations grants moves breakers endings
 
 -- The same policy for a run that nobody may try again before a person has looked at it (Policy.held).
 local AT_REST = { on_lost = 'hold', attempts = '1', relaunches = '0' }

@@ -14,7 +14,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs policies jobs grants moves endings missed
+-- Needs: rows runs policies jobs grants moves breakers endings missed
 
 -- What nobody may launch any more, or nobody holds: judged by the row alone, and nothing is granted.
 local run, attempt = take(), take_number()

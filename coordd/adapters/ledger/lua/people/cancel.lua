@@ -9,7 +9,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs moves
+-- Needs: rows runs policies jobs moves breakers
 
 local run, by = take(), take()
 local row = get_run(run)

@@ -10,7 +10,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs moves
+-- Needs: rows runs policies jobs moves breakers
 
 local run, outcome, by = take(), take(), take()
 local row = get_run(run)

@@ -10,7 +10,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs policies jobs registrations moves
+-- Needs: rows runs policies jobs registrations moves breakers
 
 -- A run whose row cannot be believed: it is taken out of everything that it may stand in.
 local function drop_bad_run(run)

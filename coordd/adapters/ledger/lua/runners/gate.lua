@@ -16,7 +16,7 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs policies jobs grants moves
+-- Needs: rows runs policies jobs grants moves breakers
 
 local run, attempt, token, nonce, ahead_s = take(), take_number(), take_number(), take(), tonumber(take() or '') or 0
 local row = mine(run, attempt, token, nonce)

@@ -17,6 +17,6 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs policies grants moves endings
+-- Needs: rows runs policies jobs grants moves breakers endings
 
 return report(take(), take_number(), take_number(), take(), take(), take(), take(), take(), take() == '1')

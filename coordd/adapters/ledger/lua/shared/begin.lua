@@ -1,5 +1,5 @@
 -- The beginning of every script, after the constants: how arguments are taken and numbers written, the time, what has
--- become of the ledger (the epoch, the quarantine), and whose it is.
+-- become of the ledger (the epoch, the quarantine), whose it is, and how it answers.
 --
 -- KEYS:
 --   prefix                text; of all keys, "{coordd:<cluster>}:". The hash tag puts a whole cluster's ledger on one
@@ -131,3 +131,29 @@ end
 
 -- What each answer begins with: the mark of the ledger's life, its identity, and the one that it continues.
 local whose = mark .. ' ' .. identity .. ' ' .. predecessor
+
+-- ---- what a script says: an answer is a word and its fields, by name; and how a bad row ends an operation
+
+-- A row that no node wrote: the operation ends here, with the answer "bad". Nothing may have been written before.
+local function bad(what, why) error({ bad = 'the row of ' .. what .. ' is bad: ' .. why }) end
+
+local function answer(word, fields)
+  local reply = { whose, word }
+  for name, value in pairs(fields or {}) do
+    reply[#reply + 1] = name
+    reply[#reply + 1] = text(value)
+  end
+  return reply
+end
+
+-- One operation; a bad row ends it with an answer that says so, and with no other row touched.
+local function guarded(operation)
+  local done, said = pcall(operation)
+  if done then return said end
+  if type(said) == 'table' and said.bad then return answer(BAD, { by = said.bad }) end
+  -- An error of Redis itself begins with its word (OOM, READONLY): it leaves as it came.
+  if type(said) == 'string' and string.find(said, '^%u+ ') then return { err = said } end
+  error(said, 0)
+end
+
+local function recovering() return answer(RECOVERING, { left_s = recovering_s(), in_s = recovering_s() }) end

@@ -37,7 +37,7 @@ local HOLDING = { received = true, started = true, unknown = true }
 
 -- Who may follow whom (core/ledger/steps.py).
 local MOVES = {
-  pending = { missed = true, received = true, rejected = true, revoked = true },
+  pending = { failure = true, missed = true, received = true, rejected = true, revoked = true },
   retry = { missed = true, received = true, revoked = true },
   received = {
   failure = true, lost = true, missed = true, received = true, retry = true, revoked = true, started = true,
@@ -69,7 +69,7 @@ local POLICY = {
 -- Limits (core/ledger/limits); one table, because Lua knows at most 200 names at a time.
 local LIMIT = {
   POOL = 'pool/', RETRY_S = 1, DROPPED_MAX = 100, QUEUE_MAX = 100, JITTER_MAX = 1000,
-  KINDS = { ['slots:'] = true, ['rate:'] = true, ['queue='] = true, ['jitter='] = true },
+  KINDS = { ['slots:'] = true, ['rate:'] = true, ['queue='] = true, ['jitter='] = true, ['breaker='] = true },
 }
 -- Backfill (core/ledger/backfill); one table for the same reason.
 local BACKFILL = {
@@ -77,8 +77,20 @@ local BACKFILL = {
   CANCELLED = 'cancelled', OLDEST = 'oldest', EVERY = 'all', FAILED = 'failed', NOTHING = '-', KEPT_S = 2592000,
   RETRY_S = 1, UNSETTLED_S = 5,
 }
+-- The breakers of jobs (core/ledger/breaker); one table for the same reason.
+local BREAKER = {
+  ITEM = 'breaker=', CLOSED = 'closed', OPEN = 'open', HALF_OPEN = 'half_open', TIMEOUT = 'timeout',
+  MATCHED = 'matched', TIMED_OUT = 'timeout after ', HAS_MATCHED = '; a pattern of its breaker matches',
+  BY = 'breaker', NOBODY = '-', GROUPS_MAX = 8, COUNT_MAX = 100, DOUBLINGS_MAX = 30, RETRY_S = 1,
+  STATES = { closed = true, half_open = true, open = true },
+  TRYING = { received = true, retry = true, started = true },
+  GROWTH = { exponential = true, fixed = true, linear = true }, WHEN_OPEN = { fail = true, prevent = true },
+}
 -- The keys of holds, or how they begin (core/ledger/rows.py); one table for the same reason.
-local OF = { NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision' }
+local OF = {
+  NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision', BREAKER = 'breaker:',
+  ISOLATED = 'isolated:',
+}
 
 -- Figures.
 local SCHEMA = '1'  -- a closed ledger has another one

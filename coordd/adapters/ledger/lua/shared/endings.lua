@@ -29,6 +29,7 @@ local function lose(row, reason)
       end
       put_run(row)
       record(row)
+      BREAKER.unknown(row)
     end
     return
   end

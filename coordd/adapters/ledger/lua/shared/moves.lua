@@ -17,12 +17,13 @@ end
 
 -- A terminal state: nothing leaves it.
 local function finish(row, state, reason)
-  local held_before = HOLDING[row.state]
+  local held_before, begun = HOLDING[row.state], row.state ~= PENDING
   move(row, state)
   row.ended_at, row.reason = now, reason
   put_run(row)
   if state == SUCCESS then hset(prefix .. 'succeeded', row.job, exact(now)) end
   if held_before then record(row) end
+  if begun then BREAKER.ended(row) end  -- the file breakers
 end
 
 -- A run that was given up after all its attempts; cancel: a person did not want it (any more).

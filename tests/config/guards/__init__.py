@@ -1,0 +1,1 @@
+"""Tests of the keys that guard a job."""

@@ -1,0 +1,1 @@
+"""What guards jobs, on real daemons: breakers and checks."""
