@@ -154,15 +154,17 @@ class Grant(NamedTuple):
 
 # ---- for programs
 
+# ``environ`` of the calls: in place of the environment of this process, for a block of coordd.single.
 
-def gate(timeout_s: float = GATE_S) -> None:
+
+def gate(timeout_s: float = GATE_S, *, environ: Mapping[str, str] | None = None) -> None:
     """The first line of a driver: ends the program with a sentence, unless this attempt holds its run.
 
     A submission may reach the cluster after its run was launched again. While nobody holds the run (its node died, and
     the next one has not adopted this application yet), this waits.
     """
     try:
-        grant = Grant.of(os.environ)
+        grant = _grant(environ)
         word, _, why = _ask(grant, "owner", _now() + timeout_s)
     except LeaseLostError as exc:
         word, why = "unknown", str(exc)
@@ -172,10 +174,10 @@ def gate(timeout_s: float = GATE_S) -> None:
         sys.exit(f"coordd.guard: {why}. The program ends before it has done anything")
 
 
-def still_owner(timeout_s: float = ANSWER_S) -> bool:
+def still_owner(timeout_s: float = ANSWER_S, *, environ: Mapping[str, str] | None = None) -> bool:
     """Return True if this attempt holds its run now; without a clear yes False, with the reason in the log."""
     try:
-        grant = Grant.of(os.environ)
+        grant = _grant(environ)
         word, _, why = _ask(grant, "owner", _now() + timeout_s)
     except LeaseLostError as exc:
         log.warning("not the owner: %s", exc)
@@ -186,19 +188,23 @@ def still_owner(timeout_s: float = ANSWER_S) -> bool:
     return False
 
 
-def staging(target: str) -> str:
+def staging(target: str, *, environ: Mapping[str, str] | None = None) -> str:
     """Return a path on the target's file system for the output of this attempt alone. It does not exist yet.
 
     What dead attempts have left beside it is removed by the next publication. Raises LeaseLostError and OSError.
     """
-    grant = Grant.of(os.environ)
+    grant = _grant(environ)
     place = _Place(target, grant)
     place.make()
     return place.path(grant.token, "work")
 
 
 def publish(
-    staging: str | Mapping[str, str], target: str | None = None, *, timeout_s: float = PUBLISH_S
+    staging: str | Mapping[str, str],
+    target: str | None = None,
+    *,
+    timeout_s: float = PUBLISH_S,
+    environ: Mapping[str, str] | None = None,
 ) -> list[Published]:
     """Put a finished file or directory in the place of ``target``, whole, if this attempt may.
 
@@ -212,7 +218,7 @@ def publish(
         if target is None:
             raise NotPublishableError(f"publish({staging!r}): the target is missing")
         staging = {staging: target}
-    grant = Grant.of(os.environ)
+    grant = _grant(environ)
     until = _now() + timeout_s
     places = [_Place(of, grant, work) for work, of in staging.items()]
     targets = frozenset(place.target for place in places)
@@ -248,14 +254,16 @@ def publish(
     return done
 
 
-def transact(write: Callable[[Transaction], T], *, timeout_s: float = PUBLISH_S) -> T:
+def transact(
+    write: Callable[[Transaction], T], *, timeout_s: float = PUBLISH_S, environ: Mapping[str, str] | None = None
+) -> T:
     """Call ``write``, which writes to a table, if this attempt is the owner; returns what it returns.
 
     ``write`` must be one transaction, and the table must take that of a run once, from any attempt: if one died after
     its commit, the next one calls ``write`` too. ``Transaction`` has what a table needs for that.
     Raises LeaseLostError; ``write`` was not called then.
     """
-    grant = Grant.of(os.environ)
+    grant = _grant(environ)
     until = _now() + timeout_s
     _commit(grant, _holder(grant, until), lambda _to: None, until)
     _published.setdefault((grant.run, grant.token), frozenset())
@@ -264,6 +272,11 @@ def transact(write: Callable[[Transaction], T], *, timeout_s: float = PUBLISH_S)
 
 
 # ---- the steps
+
+
+def _grant(environ: Mapping[str, str] | None) -> Grant:
+    return Grant.of(os.environ if environ is None else environ)
+
 
 # (run, token) -> the targets that this process wants, or wanted, to publish under it.
 _published: dict[tuple[str, int], frozenset[str]] = {}

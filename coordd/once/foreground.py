@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from coordd.runner.sockets.guard import Guard
+
 NAME = "coordd exec"
 
 # Signals that the caller sends to us are for the command. The terminal itself sends the first two to the command.
@@ -150,7 +152,10 @@ class HeldRunner(Runner):
     It keeps no facts, and only the ledger and its parent give it commands.
     """
 
-    offers_guard = False  # the daemon passes on no commit
+    def _make_guard(self) -> "Guard":
+        from coordd.once.guard import HeldGuard
+
+        return HeldGuard(self.spec, self.guard_address, self.loop, lambda: self.attempt.phase)
 
     def _introduce(self) -> None:
         self.facts = Untold("")

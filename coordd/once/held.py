@@ -46,7 +46,17 @@ class Held:
         self.fire_time: str = granted["fire_time"]
         self.lost = ""  # why the lease is lost; set when that is known
         self.on_lost: Callable[[str], None] = lambda _why: None  # called once, in another thread
-        self._spec = {**spec, "born_ticks": 1, "owner": os.getpid()}
+        address = f"abstract:coordd-guard/{os.urandom(16).hex()}"
+        self._spec = {**spec, "born_ticks": 1, "owner": os.getpid(), "guard": address}
+        # For coordd.guard, as a program has it in its environment: guard.publish(…, environ=held.environ).
+        self.environ: dict[str, str] = {
+            "COORDD_RUN": self.run,
+            "COORDD_JOB": self.job,
+            "COORDD_ATTEMPT": str(self.attempt),
+            "COORDD_TOKEN": str(self.token),
+            "COORDD_NONCE": spec["nonce"],
+            "COORDD_GUARD": address,
+        }
         self._socket = socket
         self._deadline: float = spec["deadline"]
         self._begun = threading.Event()  # set when it is known whether the body may begin

@@ -115,6 +115,7 @@ class Keeper(HeldRunner):
         self.loop.on(self.body.owner_fd, self._owner_died)
 
     def _fork_program(self) -> Program:
+        self.guard_address = self.spec["guard"]
         return Body(self.spec["owner"])
 
     def _follow(self) -> Output:

@@ -75,8 +75,6 @@ def _ticks(pid: int) -> int:
 class Runner:
     """One attempt, from its claim to its report."""
 
-    offers_guard = True  # the program may ask and commit (coordd.guard)
-
     def __init__(self, spec: "dict[str, Any]", boot: str, watcher: int, life_fd: int, pet_fd: int) -> None:
         self.spec = spec
         self.boot = boot  # the Python text that starts this package, for a new watcher
@@ -279,11 +277,14 @@ class Runner:
         if not self.guard_address or self.guard is not None or self.output is None:
             return
         try:
-            from coordd.runner.sockets.guard import Guard
-
-            self.guard = Guard(self.spec, self.guard_address, self.loop, lambda: self.attempt.phase)
+            self.guard = self._make_guard()
         except (ImportError, OSError) as exc:
             kernel.complain(f"cannot answer the program's guard: {exc}")
+
+    def _make_guard(self) -> "Guard":
+        from coordd.runner.sockets.guard import Guard
+
+        return Guard(self.spec, self.guard_address, self.loop, lambda: self.attempt.phase)
 
     def _look_after_files(self) -> None:
         """Write facts that the disk has refused; create our files again if somebody has removed them."""
@@ -370,8 +371,7 @@ class Runner:
     def _environment(self) -> "dict[str, str]":
         env = dict(self.spec["env"])
         env["COORDD_NONCE"] = self.spec["nonce"]  # another net, for processes that have left session and descent
-        if self.offers_guard:
-            self.guard_address = env["COORDD_GUARD"] = f"abstract:coordd-guard/{os.urandom(16).hex()}"
+        self.guard_address = env["COORDD_GUARD"] = f"abstract:coordd-guard/{os.urandom(16).hex()}"
         if self.spec.get("launcher_port"):
             os.set_inheritable(self.spec["launcher_fd"], False)
             env["_SPARK_LAUNCHER_PORT"] = str(self.spec["launcher_port"])
@@ -424,8 +424,8 @@ class Runner:
             return
         pid = self.program.pid
         self.output = self._follow()
-        called_at = self.program.called_at()
-        self._say("started", at=executed_at, called=called_at, program=pid, program_start_ticks=_ticks(pid))
+        called = self.program.called_at()
+        self._say("started", at=executed_at, called=called, program=pid, program_start_ticks=_ticks(pid))
         self._listen_to_program()
 
     def _follow(self) -> "Output":

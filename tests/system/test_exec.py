@@ -379,3 +379,27 @@ def test_a_caller_does_not_pass_runs_that_wait_for_the_pool() -> None:
         assert (code, "goes first" in err) == (0, True)
         order = [entry.run for entry in sorted(cluster.starts(), key=lambda entry: entry.at)]
         assert order == [held, *waiting, "report#1"]
+
+
+PUBLISHES = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from coordd import guard
+target = sys.argv[2]
+assert guard.still_owner()
+staging = guard.staging(target)
+open(staging, "w").write(os.environ["COORDD_TOKEN"])
+print(guard.publish(staging, target)[0].how)
+"""
+
+
+def test_the_command_may_ask_and_publish() -> None:
+    with started(1) as cluster:
+        target = cluster.path / "target"
+        command = [sys.executable, "-c", PUBLISHES, str(ROOT), str(target)]
+        code, out, err = Exec(cluster.nodes[0], "--job", "report", "--id", "x", command=command).said()
+
+        assert (code, out.strip()) == (0, "now"), err
+        (row,) = cluster.rows()
+        assert (row["state"], row["commit_token"]) == ("success", row["token"])
+        assert target.read_text() == str(row["token"])

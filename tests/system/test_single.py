@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from coordd import client
+from coordd import client, guard
 from coordd.errors import LeaseLostError, NotElectedError
 from coordd.single import Held, single
 from system.lab.cluster import Node, cluster_of
@@ -87,6 +87,22 @@ def test_plain_code_runs_once() -> None:
         row = cluster.row("g#1")
         assert (row["state"], row["reason"]) == ("failure", "exit code 1: ZeroDivisionError")
         assert (seen[0].run, seen[0].attempt) == ("lock#other", 0)
+
+
+def test_a_block_publishes_by_its_own_environment(tmp_path: Path) -> None:
+    with cluster_of(1) as cluster:
+        (node,) = cluster.start().nodes
+        target = str(tmp_path / "target")
+        with here(node, "block", id="1") as held:
+            assert held is not None
+            assert guard.still_owner(environ=held.environ)
+            staged = Path(guard.staging(target, environ=held.environ))
+            staged.write_text("new")
+            (done,) = guard.publish(str(staged), target, environ=held.environ)
+            assert (done.how, done.token) == ("now", held.token)
+        assert guard.still_owner(1.0, environ=held.environ) is False
+        row = cluster.row("block#1")
+        assert (row["state"], row["commit_token"]) == ("success", held.token)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

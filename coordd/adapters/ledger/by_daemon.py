@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 SCHEME = "control:"
 
+# The questions of the holder's program (runner/sockets/guard.py).
+GUARD = ("commit", "standing")
+
 
 class LedgerByDaemon:
     """A connection for each request; threads take turns: a runner may report while a renewal is under way. ``about``:
@@ -46,7 +49,13 @@ class LedgerByDaemon:
             self._line.close()  # a uid has few places on the socket, and may have many holders
             self._turn.release()
         answer: A = Answer(
-            str(told["word"]), left_s=float(told["left_s"]), in_s=float(told["in_s"]), state=str(told["state"])
+            str(told["word"]),
+            left_s=float(told["left_s"]),
+            in_s=float(told["in_s"]),
+            state=str(told["state"]),
+            token=int(told.get("token", 0)),
+            by=str(told.get("by", "")),
+            attempt=int(told.get("attempt", 0)),
         )  # type: ignore[assignment]  # each of these operations has this type of answer
         return answer
 
@@ -65,9 +74,11 @@ def fields(request: "Request[Any]") -> "dict[str, Any]":
         return {**_grant(request), **end}
     if isinstance(request, Restore):
         return {**_grant(request), "state": request.state}
+    if request.op in GUARD:
+        return _grant(request)
     raise LocalProtocolError(f"a holder does not ask for {request.op}")
 
 
-def _grant(request: "Gate | Renew | Report | Restore") -> "dict[str, Any]":
+def _grant(request: "Any") -> "dict[str, Any]":
     grant = request.grant
     return {"attempt": grant.attempt, "token": grant.token, "nonce": grant.nonce}

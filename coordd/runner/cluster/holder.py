@@ -2,8 +2,11 @@
 
 from coordd.core.actions import Action, AskReport
 from coordd.core.ledger.words import FAILURE, LOST, REVOKED, SUCCESS
-from coordd.runner import kernel
 from coordd.runner.holder import Runner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from coordd.runner.sockets.guard import Guard
 
 # Ends that mean: nothing of the run is left. Only the tracker can tell.
 OVER = (SUCCESS, FAILURE, REVOKED)
@@ -32,12 +35,7 @@ class ClusterRunner(Runner):
     def _is_over(self) -> bool:
         return bool(getattr(self.guard, "over", False))
 
-    def _listen_to_program(self) -> None:
-        if not self.guard_address or self.guard is not None or self.output is None:
-            return
-        try:
-            from coordd.runner.cluster.questions import Questions
+    def _make_guard(self) -> "Guard":
+        from coordd.runner.cluster.questions import Questions
 
-            self.guard = Questions(self.spec, self.guard_address, self.loop, self.attempt, self._follows)
-        except (ImportError, OSError) as exc:
-            kernel.complain(f"cannot answer the tracker: {exc}")
+        return Questions(self.spec, self.guard_address, self.loop, self.attempt, self._follows)

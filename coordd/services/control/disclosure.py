@@ -267,6 +267,7 @@ METHODS: dict[str, Shape] = {
     ],
     "election.open": RIGHT,
     **dict.fromkeys(("exec", "exec.gate", "exec.renew", "exec.report", "exec.restore"), RIGHT),
+    **dict.fromkeys(("exec.commit", "exec.standing"), RIGHT),
     "breaker.list": [
         {
             **dict.fromkeys(

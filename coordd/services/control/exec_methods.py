@@ -276,7 +276,7 @@ class ExecMethods(BackfillMethods):
 
     async def exec_gate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The final check before the command is executed."""
-        held = _held(params)
+        held = held_of(params)
         answer = await self._ask_for(held, Gate(grant=held.grant))
         if answer.word == words.OK:
             self._driver.feed(self._driver.node.runner_started, held)
@@ -284,13 +284,13 @@ class ExecMethods(BackfillMethods):
 
     async def exec_renew(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Extend the lease."""
-        held = _held(params)
+        held = held_of(params)
         renew = Renew(grant=held.grant, lease_s=held.lease_s, launched=take(params, "launched", bool))
         return _told(await self._ask_for(held, renew))
 
     async def exec_report(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Record the end of the attempt."""
-        held = _held(params)
+        held = held_of(params)
         state, reason = _one_of(params, "state", REPORTS), take(params, "reason", str, "")[:REASON_MAX]
         exit_code = take(params, "exit_code", int, None)
         if exit_code is not None and abs(exit_code) >= EXIT_CODE_END:
@@ -302,7 +302,7 @@ class ExecMethods(BackfillMethods):
 
     async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Restore an attempt that the ledger has forgotten. Its holder is the witness."""
-        held = _held(params)
+        held = held_of(params)
         if not held.job.endswith(_mark(caller.uid)) and not _has_plain_names(caller.uid):
             self._may_operate(caller, held.job)
         restore = Restore(
@@ -472,7 +472,7 @@ def _mark(uid: int) -> str:
     return f"~{uid}"
 
 
-def _held(params: dict[str, Any]) -> Launch:
+def held_of(params: dict[str, Any]) -> Launch:
     """The attempt that a holder means. It does not depend on job files, because these may
     have changed since the claim.
     """

@@ -16,8 +16,8 @@ from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, NOTE_MAX, VIEWER_LIST_MAX
-from coordd.services.control.exec_methods import ExecMethods
 from coordd.services.control.rpc import take
+from coordd.services.guarding.held import ExecGuardMethods
 from coordd.services.logs.files import find_log, tail_lines
 from coordd.services.progress.service import Progress
 from coordd.services.views import objects, timeline
@@ -30,7 +30,7 @@ KIND = "run"
 NONE = "coordctl deadletter list shows all dead letters"
 
 
-class RunMethods(ExecMethods):
+class RunMethods(ExecGuardMethods):
     """One run as a whole, and the dead letters.
 
     A dead letter is a run that ended as failure or lost, until a person discards or replays it. It is read from the

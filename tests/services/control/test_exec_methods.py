@@ -22,9 +22,10 @@ from coordd.core.ledger.words import AttemptNumber, Policy
 from coordd.core.ready import Launch, Now
 from coordd.errors import RefusedError
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller
-from coordd.services.control.exec_methods import NOBODY_S, ExecMethods
+from coordd.services.control.exec_methods import NOBODY_S
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import NAMES_MAX, RUNS_MAX, RUNS_PERIOD_S, RunShares
+from coordd.services.guarding.held import ExecGuardMethods
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.relay import Relay
 
@@ -37,7 +38,7 @@ ONE, TWO = "1" * 32, "2" * 32
 WALL = 1_795_348_830.0
 
 
-class Desk(ExecMethods):
+class Desk(ExecGuardMethods):
     """The methods, and a node whose clocks and state are the test's."""
 
     def __init__(self, path: Path, **jobs: Job) -> None:
@@ -261,6 +262,25 @@ def test_a_program_of_a_job_cannot_end_its_run_as_a_holder(desk: Desk) -> None:
         ):
             assert await desk.refusal(call) == "not_permitted"
         assert desk.fed == []
+
+    trio.run(asks)
+
+
+def test_who_holds_a_run_may_commit_it_once(desk: Desk) -> None:
+    async def asks() -> None:
+        first = await desk.claims(ANN, what="x")
+        assert (await desk.exec_standing(holders(first), ANN))["word"] == "stale", "it has not begun"
+        await desk.exec_gate(holders(first), ANN)
+        assert (await desk.exec_standing(holders(first), ANN))["word"] == "ok"
+        assert (await desk.exec_commit(holders(first, TWO), ANN))["word"] == "stale"
+        assert (await desk.exec_commit(holders(first), ANN))["word"] == "ok"
+        await desk.exec_report(holders(first, state="lost"), ANN)
+        said = await desk.exec_commit(holders(first), ANN)
+        assert (said["word"], said["token"]) == ("stale", first["token"])
+        second = await desk.claims(ANN, TWO, what="x", attempt=1)
+        await desk.exec_gate(holders(second, TWO), ANN)
+        told = [await ask(holders(second, TWO), ANN) for ask in (desk.exec_commit, desk.exec_standing)]
+        assert [(one["word"], one["token"]) for one in told] == [("committed", first["token"])] * 2
 
     trio.run(asks)
 

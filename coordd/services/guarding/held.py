@@ -1,0 +1,59 @@
+"""The control methods by which the holder of a run of `coordd exec` answers its program: owner, and commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordd.core.jobs.job import EXEC_DIGEST
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.runner_requests import Commit
+from coordd.core.ledger.words import OK, STALE, STARTED
+from coordd.core.ready import Launch
+from coordd.errors import RefusedError
+from coordd.ports import Ledger
+from coordd.services.control.callers import Caller, Method
+from coordd.services.control.exec_methods import ExecMethods, held_of
+from coordd.services.guarding.answering import COMMITTED
+from coordd.services.ledger import DRIVERS
+
+
+class ExecGuardMethods(ExecMethods):
+    """The methods that `coordd exec` calls when its command asks."""
+
+    def table(self) -> dict[str, Method]:
+        """Every method, with the lowest role that may call it."""
+        return {"exec.commit": Method(self.exec_commit), "exec.standing": Method(self.exec_standing), **super().table()}
+
+    async def exec_standing(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Whether the attempt holds its run."""
+        return await self._guard(params, commit=False)
+
+    async def exec_commit(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """The commit of the run, if the attempt holds it."""
+        return await self._guard(params, commit=True)
+
+    async def _guard(self, params: dict[str, Any], *, commit: bool) -> dict[str, Any]:
+        """As for the other methods of a holder, token and nonce prove the grant. They can commit that run alone."""
+        held = held_of(params)
+        answer = await self._ledger.query(lambda ledger: guarded(ledger, held, commit=commit), whose=DRIVERS)
+        if answer is None:
+            raise RefusedError(f"{held.run} is not a run of coordd exec", kind="not_permitted")
+        names = ("word", "left_s", "in_s", "state", "token", "by", "attempt")
+        return {name: getattr(answer, name) for name in names}
+
+
+def guarded(ledger: Ledger, held: Launch, *, commit: bool) -> Answer | None:
+    """What the ledger says to the holder; None if the run is not one of `coordd exec`. Raises UnavailableError."""
+    row = ledger.run(held.run)
+    if row is None:
+        return Answer(STALE)
+    if not row.digest.startswith(EXEC_DIGEST):
+        return None
+    if commit:
+        answer = ledger.ask(Commit(grant=held.grant))
+        row = ledger.run(held.run) if answer.word == STALE else None
+        if row is None:
+            return answer
+    if (row.token, row.nonce, row.state) != (held.token, held.nonce, STARTED):
+        return Answer(STALE, by=row.node, attempt=row.attempt, state=row.state, token=row.token)
+    return Answer(COMMITTED, token=row.commit_token) if row.commit_token not in (0, held.token) else Answer(OK)
