@@ -18,6 +18,7 @@ from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.drivers.ui import SparkUi
 from coordd.adapters.faststart import archive
+from coordd.adapters.faststart.prepared import DIRECTORY, Prepared, new_directory
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.allowed import SECRETS_PATH
 from coordd.adapters.launch.units import Units
@@ -33,6 +34,7 @@ from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
 from coordd.core.jobs.job import Command, Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.lineage import parent_properties
+from coordd.core.node.node import Node
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
 from coordd.core.runs.knowledge import DRIVER, EXECUTORS
@@ -43,6 +45,7 @@ from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.faststart.archives import Archives
+from coordd.services.faststart.pool import Pool
 from coordd.services.guarding.listener import GuardListener
 from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
@@ -112,7 +115,10 @@ def make_outlets(
     mirror = make_mirror(config, builder._connections)
     archives = Archives(builder.archives_directory, builder.archives)
     guard = make_guard(config, ledger, builder._connections)
-    return Outlets(sinks, exporter, mirror, progress, make_reconciling(driver, ledger, builder), archives, guard)
+    shutil.rmtree(builder.prepared_directory, ignore_errors=True)  # servers of a killed daemon have ended with it
+    builder.pool.stopped = lambda: takes_no_runs(driver.node)
+    reconciling = make_reconciling(driver, ledger, builder)
+    return Outlets(sinks, exporter, mirror, progress, reconciling, archives, builder.pool, guard)
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:
@@ -120,6 +126,11 @@ def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any
     user could not read.
     """
     return {} if unit is None else {"unit": unit, "unit_secrets": program.secrets, "cgroup": ""}
+
+
+def takes_no_runs(node: Node) -> bool:
+    """True while people have stopped this node, or all jobs."""
+    return node.drains.pause is not None or node.drains.of_node(node.hostname) is not None
 
 
 def python_program(boot: str) -> list[str]:
@@ -148,6 +159,7 @@ class LaunchBuilder:
         self._directory = directory
         self.log_dir = os.path.join(config.node.state_dir, "logs")
         self.exporter: SpanExporter | None = None  # if traces are sent
+        self.pool = Pool(lambda: node.jobs, self.prepare, lambda: self.config.spark.prepared)
         self.archives_directory = os.path.join(config.node.state_dir, archive.DIRECTORY)
 
     def spec(self, launch: Launch) -> dict[str, Any]:
@@ -168,6 +180,7 @@ class LaunchBuilder:
         program = self._program(job, launch, unpacked(launch.args), write=unit is None)
         return {
             **_in_unit(unit, program),
+            **self._connect(job, program, in_unit=unit is not None),
             "run": launch.run,
             "job": launch.job,
             "attempt": launch.attempt,
@@ -205,6 +218,25 @@ class LaunchBuilder:
             "log_path": log_path(self.log_dir, launch.run, launch.attempt),
             "log_bytes_max": LOG_BYTES_MAX,
         }
+
+    def _connect(self, job: Job, program: ProgramSpec, *, in_unit: bool) -> dict[str, Any]:
+        """The part of a runner's spec that is about a server of Spark Connect: one that was prepared, or its own."""
+        if not program.client:
+            return {}
+        return (self.pool.take(job) if not in_unit else {}) or {"submits": True}
+
+    @property
+    def prepared_directory(self) -> str:
+        """The files of prepared servers."""
+        return os.path.join(self.config.node.runtime_dir, DIRECTORY)
+
+    def prepare(self, job: Job) -> Prepared:
+        """Start a server for a run to come. Blocking. Raises UnavailableError."""
+        assert isinstance(job.launch, SparkSubmit)
+        directory = new_directory(self.prepared_directory)
+        program = build(job, job.launch, self._defaults(), AttemptInfo("", 0, 0, "", "", 0.0, directory=directory))
+        python = program.client[0]
+        return Prepared(directory, program.argv, program.env, python, program.secrets, program.secrets_path)
 
     def _elsewhere(self, job: Job) -> str:
         """What a run of this job has on other machines: one of the words of core/runs/knowledge.py."""

@@ -395,8 +395,7 @@ _KEYS = {
     "params": "table of defaults; `--arg K=V` fills `{K}`",
     "spark": "`[spark]`: application, args, master, deploy_mode, conf, py_files, files, jars, name, keytab, principal, "
     "proxy_user, env, properties_file, class, lineage (as `[lineage] spark` says: OpenLineage's parent in its conf), "
-    "fast_start (false; a driver that starts sooner, see [spark.md](spark.md#start-sooner)), pipeline (in place of "
-    "application), connect (`pool`: a client of Spark Connect)",
+    "pipeline (in place of application), fast_start, connect ([spark.md](spark.md#start-sooner))",
     "command": "`[command]`: argv, env, cwd; instead of `[spark]`",
     "breaker": "`[breaker]`: after (3: that many runs in a row), on (failure, lost, timeout; states, exit codes and "
     "patterns, or a table that says of each how many), window (none; those runs ended within it), open_for (15m), "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from support.small_cluster import EPOCH, MONO, Lone, job
+from system.lab.processes import until
 
-from coordd.config.sections import Config, LineageConfig
+from coordd.config.sections import Config, LineageConfig, NodeConfig, SparkConfig
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.lineage import parent_properties
@@ -45,3 +48,39 @@ def test_a_spark_job_is_told_of_its_parent_if_the_site_or_the_job_says_so(
     assert builder._parent(spark, launch) == (parent_properties("prod", "sales#1") if wanted else {})
     assert builder._parent(job(), launch) == {}, "no Spark job"
     assert builder._traceparent(launch) == "", "no traces"
+
+
+def test_a_spec_has_the_server_that_was_prepared_for_its_job(tmp_path: Path) -> None:
+    home = tmp_path / "spark"
+    for path in ("spark/jars/spark-connect_2.13-4.3.0.jar", "java/bin/java", "spark/bin/spark-submit"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / path).chmod(0o755)
+    env = {"JAVA_HOME": str(tmp_path / "java"), "PYSPARK_PYTHON": "/bin/false"}
+    config = Config(
+        node=NodeConfig(runtime_dir=str(tmp_path / "run")),
+        spark=SparkConfig(submit=f"{home}/bin/spark-submit", env=env),
+    )
+    of = job("sales", launch=SparkSubmit("/a.py", connect="pool", conf={"spark.a": "1"}), every_s=3600.0)
+    connections: Any = type("Connections", (), {"ledger_url": "sqlite:////x", "ledger_options": lambda _: {}})()
+    builder = LaunchBuilder(config, Lone(of).node, lambda *_: str(tmp_path / "attempt"), connections)
+    launch = Launch("sales#1", "sales", AttemptNumber(0), Token(7), "n7", EPOCH, "{}", MONO + 58.0, 60.0, digest="d1")
+
+    builder.pool.look(3600.0 - 10)
+    [directory] = (tmp_path / "run/connect").iterdir()
+    assert (directory / "secrets.properties").read_text().splitlines() == [
+        "spark.a=1",
+        "spark.connect.grpc.binding.address=127.0.0.1",
+    ], "it knows nothing of the run"
+    spec = builder.spec(launch)
+    assert spec["connect"] == {"address": f"{directory}/sock"}
+    assert spec["born_ticks"] > 0
+    assert spec["argv"][0] == sys.executable
+    assert "submits" not in spec
+
+    another = builder.spec(launch)
+    assert "connect" not in another, "it was taken"
+    assert another["submits"]
+    [server] = builder.pool._leaving
+    server.close()
+    until(server.ended)

@@ -138,7 +138,7 @@ class ProcessLauncher:
             **spec,
             "directory": directory,
             # Older processes cannot belong to the attempt, and are never killed for it.
-            "born_ticks": int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")),
+            "born_ticks": spec.get("born_ticks", now_ticks()),
         }
         listener: socket.socket | None = None
         try:
@@ -507,11 +507,16 @@ def _is_locked(path: str) -> bool | None:
     return False
 
 
+def now_ticks() -> int:
+    """The present in the unit of a process's start: clock ticks since the boot."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
 def _submits(spec: dict[str, Any]) -> bool:
-    """True if the program is spark-submit, whose driver can send its application id through the launcher's
+    """True if the program is spark-submit, or starts it: its driver can send its application id through the launcher's
     back-channel.
     """
-    return str(spec["argv"][0]).rpartition("/")[2] == "spark-submit"
+    return bool(spec.get("submits")) or str(spec["argv"][0]).rpartition("/")[2] == "spark-submit"
 
 
 def _boot_id() -> str:

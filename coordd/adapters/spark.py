@@ -251,17 +251,8 @@ def _spark_argv(
     conf = dict(launch.conf)
     if connect.is_client(launch):
         conf.update(connect.SERVER_CONF)
-    conf.update(_marks(master, launch.deploy_mode, attempt_info))
-    conf.update(
-        {
-            "spark.coordd.run": attempt_info.run,
-            "spark.coordd.attempt": str(attempt_info.attempt),
-            "spark.coordd.token": str(attempt_info.token),
-            "spark.coordd.token.nonce": attempt_info.nonce,  # Spark shows no value of a name with "token" in it
-        }
-    )
-    if master.startswith(STANDALONE) and launch.deploy_mode == "cluster":
-        del conf["spark.coordd.token.nonce"]  # it would be in the driver's command line, for every user of its machine
+    if attempt_info.run:  # a server that is prepared does not know its run yet
+        conf.update(_identity(master, launch.deploy_mode, attempt_info))
     if attempt_info.guard:
         conf.update({"spark.coordd.job": job.name, **attempt_info.guard})
         conf.setdefault("spark.yarn.maxAppAttempts", "1")  # two drivers with one token could not be told apart
@@ -292,6 +283,20 @@ def _spark_argv(
     if connect.is_client(launch):
         return [*argv, "--class", connect.SERVER_CLASS, connect.NO_PROGRAM], text, path
     return [*argv, launch.application, *launch.args], text, path
+
+
+def _identity(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:
+    """What the driver is told of its run, and what the run's application is found by."""
+    conf = {
+        **_marks(master, deploy_mode, of),
+        "spark.coordd.run": of.run,
+        "spark.coordd.attempt": str(of.attempt),
+        "spark.coordd.token": str(of.token),
+        "spark.coordd.token.nonce": of.nonce,  # Spark shows no value of a name with "token" in it
+    }
+    if master.startswith(STANDALONE) and deploy_mode == "cluster":
+        del conf["spark.coordd.token.nonce"]  # it would be in the driver's command line, for every user of its machine
+    return conf
 
 
 def _marks(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:

@@ -116,7 +116,8 @@ class SparkConfig(msgspec.Struct, frozen=True):
     """How Spark is started here; jobs may override it. Durations in seconds.
 
     ``settle``: within this time a submitted application is shown by the cluster manager. ``retention``: how long driver
-    pods that have ended are kept; 0.0: nobody knows.
+    pods that have ended are kept; 0.0: nobody knows. ``prepared``: how many servers of Spark Connect
+    may wait for their runs.
     """
 
     submit: str = ""
@@ -126,6 +127,7 @@ class SparkConfig(msgspec.Struct, frozen=True):
     properties_file: str = ""
     settle: float = 1200.0
     retention: float = 0.0
+    prepared: int = 1
 
 
 class JobsConfig(msgspec.Struct, frozen=True):

@@ -69,6 +69,9 @@ UNITS = ("auto", "on", "off")
 # Of OpenLineage (bytes): it is in every event.
 NAMESPACE_MAX = 200
 
+# Each has a Java machine with some hundred megabytes.
+PREPARED_MAX = 16
+
 # A ledger keeps at most this many runs.
 RUNS_MAX = 1_000_000_000
 
@@ -244,6 +247,7 @@ _BY_KEY: dict[str, Reader] = {
         ("spark.submit", "spark.env_file", "spark.properties_file", "cluster.keyring"), values.path_or_none
     ),
     **dict.fromkeys(("spark.settle", "spark.retention"), _seconds),
+    "spark.prepared": values.whole(0, PREPARED_MAX),
     **dict.fromkeys(("cluster.tls_ca", "cluster.tls_cert", "cluster.tls_key"), values.path_or_none),
     **dict.fromkeys(("cluster.bus_password_file", "cluster.ledger_password_file"), values.path_or_none),
     **dict.fromkeys(("history.keep", "history.logs_keep", "history.journal_keep"), _duration_text),

@@ -85,6 +85,10 @@ def live(spec: "dict[str, Any]") -> None:
 
 
 def _kind(spec: "dict[str, Any]") -> "type[Runner]":
+    if spec.get("connect"):
+        from coordd.runner.connect.holder import ConnectRunner
+
+        return ConnectRunner
     if not spec.get("tracked"):
         return Runner
     from coordd.runner.cluster.holder import ClusterRunner

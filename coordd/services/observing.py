@@ -15,6 +15,7 @@ from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.faststart.archives import Archives
+from coordd.services.faststart.pool import Pool
 from coordd.services.guarding.listener import GuardListener
 from coordd.services.health import Health
 from coordd.services.hooks.service import Hooks
@@ -40,6 +41,7 @@ class Outlets(NamedTuple):
     progress: Progress
     reconciling: Reconciling
     archives: Archives
+    pool: Pool
     guard: GuardListener | None = None
 
 
@@ -64,6 +66,7 @@ class Observing:
         self.progress = methods.progress = outlets.progress
         self.progress.serve(methods._relay)
         self.archives = outlets.archives
+        self.pool = outlets.pool
         health.percents = self.progress.percents
         self.guard = outlets.guard
         self._otlp = config.tracing.otlp
@@ -93,6 +96,7 @@ class Observing:
             nursery.start_soon(self.archives.run)
             if self.guard is not None:
                 nursery.start_soon(self.guard.run)
+            nursery.start_soon(self.pool.run)
             if self.mirrored is not None:
                 nursery.start_soon(self.mirrored.run)
             if self.metrics is not None:
@@ -102,12 +106,19 @@ class Observing:
 
     def checks(self) -> list[Check]:
         """For `doctor`."""
-        told = self.archives.checks() + [
-            check(
-                f"{sink} sink", WARN, f"{why}; {self.sinks.counts[sink, 'waiting']} files wait", "see docs/runbook.md"
-            )
-            for sink, why in self.sinks.problems.items()
-        ]
+        told = (
+            self.archives.checks()
+            + self.pool.checks()
+            + [
+                check(
+                    f"{sink} sink",
+                    WARN,
+                    f"{why}; {self.sinks.counts[sink, 'waiting']} files wait",
+                    "see docs/runbook.md",
+                )
+                for sink, why in self.sinks.problems.items()
+            ]
+        )
         untraced = self.tracing.problem if self.tracing is not None else endpoint.problem(self._otlp, os.environ)
         if self.tracing is not None or untraced:
             said = untraced or f"{self.tracing.counts['sent'] if self.tracing is not None else 0} spans were sent"

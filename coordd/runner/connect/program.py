@@ -8,11 +8,12 @@ OPTIONS is JSON: ``client``, the argv of the client.
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from typing import NoReturn
 
-from coordd.runner.connect.server import Server, client_env
+from coordd.runner.connect.server import TOKEN, PreparedServer, Server, client_env, spawn
 
 # How often (seconds) the server is looked at, while it starts and after.
 START_LOOK_S = 0.02
@@ -24,6 +25,9 @@ START_S = 600.0
 # A client whose server has ended gets this time (seconds) to say so; then it is ended.
 CLIENT_S = 5.0
 
+# The variable in which the runner says which server it has taken (JSON: address, pid, port).
+PREPARED = "COORDD_CONNECT"
+
 # Exit code (sysexits.h): the server could not be used.
 EXIT_UNAVAILABLE = 69
 
@@ -31,14 +35,30 @@ EXIT_UNAVAILABLE = 69
 def main() -> NoReturn:
     """Run server and client."""
     options, words = json.loads(sys.argv[1]), sys.argv[3:]
-    server = Server(words, dict(os.environ))
+    server = _prepared(os.environ.pop(PREPARED, ""), os.environ.pop(TOKEN, "")) or Server(words, dict(os.environ))
     _await(server)
     code = _client(options["client"], server)
     server.end()
     _exit(code)
 
 
-def _await(server: Server) -> None:
+def _prepared(said: str, token: str) -> "PreparedServer | None":
+    """The server that the runner has taken for us; None without one."""
+    if not said:
+        return None
+    try:
+        told = json.loads(said)
+        server = PreparedServer(told["pid"], told["port"], token)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(told["address"])
+            socket.send_fds(link, [b"output"], [1])  # what the server prints belongs into the log of the run
+    except OSError as exc:
+        say(f"the prepared server of Spark Connect cannot be used ({exc.strerror}); another one starts")
+        return None
+    return server
+
+
+def _await(server: "Server | PreparedServer") -> None:
     """Wait until the server listens; end if it never will."""
     deadline = time.monotonic() + START_S
     while not server.listens():
@@ -52,14 +72,10 @@ def _await(server: Server) -> None:
         time.sleep(START_LOOK_S)
 
 
-def _client(argv: "list[str]", server: Server) -> int:
+def _client(argv: "list[str]", server: "Server | PreparedServer") -> int:
     """Run the client; its exit code, negative for a signal."""
     env = client_env(dict(os.environ), server.port, server.token)
-    try:
-        pid = os.posix_spawnp(argv[0], argv, env, setsigmask=())
-    except OSError as exc:
-        say(f"{argv[0]} cannot be executed: {exc.strerror}")
-        return 127
+    pid = spawn(argv, env)
     kill_at = 0.0
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)

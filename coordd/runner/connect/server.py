@@ -8,9 +8,12 @@ occupied there: nobody else gets the token. The client is started only when the 
 import contextlib
 import errno
 import os
+import select
 import signal
 import socket
 import time
+
+from coordd.runner import kernel
 
 # A server that was told to end may write its event log for this time (seconds).
 END_S = 10.0
@@ -20,6 +23,9 @@ ADDRESS = "127.0.0.1"
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 PORT = "spark.connect.grpc.binding.port"
 
+# The exit code of a server that is the child of another process.
+UNKNOWN_CODE = 255
+
 # The runner's own way to the application's id; the server's driver uses it, not the client.
 BACK_CHANNEL = ("_SPARK_LAUNCHER_PORT", "_SPARK_LAUNCHER_SECRET")
 
@@ -27,13 +33,13 @@ BACK_CHANNEL = ("_SPARK_LAUNCHER_PORT", "_SPARK_LAUNCHER_SECRET")
 class Server:
     """A server that was started by this process."""
 
-    def __init__(self, argv: "list[str]", env: "dict[str, str]") -> None:
-        """Start it. ``argv``: spark-submit and its arguments."""
+    def __init__(self, argv: "list[str]", env: "dict[str, str]", output: int = -1) -> None:
+        """Start it. ``argv``: spark-submit and its arguments. ``output``: a descriptor for what it prints; -1: ours."""
         self.token = os.urandom(32).hex()
         self.port, self._occupied = _free_port()
         self.exit_code: int | None = None
         words = [argv[0], "--conf", f"{PORT}={self.port}", *argv[1:]]
-        self.pid = os.posix_spawn(words[0], words, {**env, TOKEN: self.token}, setsigmask=())
+        self.pid = spawn(words, {**env, TOKEN: self.token}, output)
 
     def listens(self) -> bool:
         """True if the server, and no other process, listens on its port."""
@@ -63,6 +69,64 @@ class Server:
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+
+class PreparedServer:
+    """A server that a keeper has prepared, and that the runner has taken for this attempt."""
+
+    def __init__(self, pid: int, port: int, token: str) -> None:
+        """Raises OSError: it is gone."""
+        self.pid, self.port, self.token = pid, port, token
+        self.exit_code: int | None = None
+        self._fd = os.pidfd_open(pid)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+        if not self.token or self.has_ended():
+            raise ProcessLookupError(errno.ESRCH, "the prepared server is gone")
+
+    def listens(self) -> bool:
+        """As of Server."""
+        return listens(self.pid, self.port)
+
+    def has_ended(self) -> bool:
+        """As of Server; nobody but its keeper knows the code."""
+        if self.exit_code is None and self._poll.poll(0):
+            self.exit_code = UNKNOWN_CODE
+        return self.exit_code is not None
+
+    def end(self) -> None:
+        """As of Server."""
+        deadline = time.monotonic() + END_S
+        self._signal(signal.SIGTERM)
+        while not self.has_ended() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, number)
+
+
+def spawn(argv: "list[str]", env: "dict[str, str]", output: int = -1) -> int:
+    """Start a program that dies with this process. ``output``: as of Server."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        kernel.die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(126)
+        if output >= 0:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.execvpe(argv[0], argv, env)
+    except OSError as exc:
+        os.write(2, f"coordd: {argv[0]} cannot be executed: {exc.strerror}\n".encode())
+    finally:
+        os._exit(127)
 
 
 def client_env(env: "dict[str, str]", port: int, token: str) -> "dict[str, str]":

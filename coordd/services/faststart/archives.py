@@ -16,8 +16,8 @@ import structlog
 import trio
 
 from coordd.errors import CoorddError
-from coordd.ports import ClassArchive
 from coordd.services.control.doctor import OK, WARN, Check, check
+from coordd.services.faststart.seams import ClassArchive
 from coordd.services.ledger import boottime
 
 log = structlog.get_logger("archives")

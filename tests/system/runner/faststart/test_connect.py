@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordd.adapters.disk.files import write_atomic
+from coordd.adapters.faststart.prepared import Prepared, new_directory
 from coordd.adapters.spark import AttemptInfo, SparkDefaults, build
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.launching import connect_argv
-from system.lab.processes import exists
+from system.lab.processes import exists, until
 from system.lab.runner_lab import Attempt, World, kill, world_in
 
 # A plain client. It says which environment it has, and whether a stranger without the token is let in.
@@ -63,8 +65,8 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def submit(world: World, launch: SparkSubmit) -> Attempt:
-    """Start it the way a daemon does."""
+def submit(world: World, launch: SparkSubmit, given: Mapping[str, object] | None = None) -> Attempt:
+    """Start it the way a daemon does. ``given``: what the spec says of a prepared server."""
     spec, attempt = world.spec([])
     job = Job(name=spec["job"], digest="digest", launch=launch)
     info = AttemptInfo(spec["run"], 0, spec["token"], spec["nonce"], "edge-1", spec["fire_at"], "", attempt.directory)
@@ -72,28 +74,49 @@ def submit(world: World, launch: SparkSubmit) -> Attempt:
     os.makedirs(attempt.directory, mode=0o700, exist_ok=True)
     write_atomic(program.secrets_path, program.secrets.encode())
     env: dict[str, Any] = {**program.env, "MARK": spec["env"]["MARK"]}
-    world.launcher.start({**spec, "argv": connect_argv(program, program.argv), "env": env})
+    argv = connect_argv(program, program.argv)
+    world.launcher.start({**spec, **(given or {"submits": True}), "argv": argv, "env": env})
     return attempt
 
 
-def client(world: World, attempt_words: tuple[str, ...] = ()) -> Attempt:
+@contextlib.contextmanager
+def prepared(world: World, launch: SparkSubmit) -> Iterator[Prepared]:
+    """A server that has answered its first query."""
+    directory = new_directory(str(world.path / "connect"))
+    info = AttemptInfo("", 0, 0, "", "", 0.0, directory=directory)
+    program = build(Job(name="j", digest="digest", launch=launch), launch, SparkDefaults(master="local[1]"), info)
+    server = Prepared(directory, program.argv, program.env, program.client[0], program.secrets, program.secrets_path)
+    try:
+        until(lambda: server.ready or server.ended(), LIMIT_S)
+        assert not server.ended()
+        yield server
+    finally:
+        server.close()
+        until(server.ended)
+
+
+def the_client(world: World, *words: str) -> SparkSubmit:
     application = world.path / "client.py"
     application.write_text(CLIENT)
-    out = str(world.path / "found")
-    return submit(world, SparkSubmit(str(application), args=(out, *attempt_words), conf=CONF, connect="pool"))
+    return SparkSubmit(str(application), args=(str(world.path / "found"), *words), conf=CONF, connect="pool")
 
 
-def test_a_client_has_a_server_of_its_own_which_ends_with_it(world: World) -> None:
-    attempt = client(world)
-    row = attempt.over(LIMIT_S)
+def test_a_client_has_a_prepared_server_of_its_own_which_ends_with_it(world: World) -> None:
+    launch = the_client(world)
+    with prepared(world, launch) as server:
+        attempt = submit(world, launch, server.give())
+        row = attempt.over(LIMIT_S)
     assert (row.state, row.exit_code) == ("success", 0), Path(attempt.directory, "log").read_text()[-3000:]
     found = (world.path / "found").read_text().split()
     assert found == ["10", str(row.token), "UNAUTHENTICATED", "False", "64"]
     assert attempt.pids() == []
+    log = Path(attempt.directory, "log").read_text()
+    assert log.count("SparkConnectServer: Starting Spark session") == 1, "the prepared server, and no other, has run it"
+    assert "Successfully stopped SparkContext" in log
 
 
 def test_a_server_that_dies_ends_its_client_and_a_kill_leaves_nothing(world: World) -> None:
-    attempt = client(world, ("stay",))
+    attempt = submit(world, the_client(world, "stay"))
     deadline = time.monotonic() + LIMIT_S
     while not (world.path / "found").exists():
         assert time.monotonic() < deadline, Path(attempt.directory, "log").read_text()[-3000:]
@@ -102,6 +125,7 @@ def test_a_server_that_dies_ends_its_client_and_a_kill_leaves_nothing(world: Wor
     kill(server)
     row = attempt.over()
     assert (row.state, row.exit_code) == ("failure", 69)
+    assert row.application_id.startswith("local-"), "by the launcher's back-channel"
     assert "has ended (exit code -9) before its client" in Path(attempt.directory, "log").read_text()
     assert attempt.pids() == []
     assert not exists(server)

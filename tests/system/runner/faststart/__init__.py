@@ -1,0 +1,1 @@
+"""Spark drivers that start sooner, under the real runner."""
