@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
@@ -312,6 +313,7 @@ class _Reading:
             self.on_cluster(said.get("on_lost", "relaunch"), launch, launch.master or config.spark.master)
         if isinstance(launch, SparkSubmit):
             self.identity(launch, config)
+            self.allowed(launch, config.spark.conf_allow)
             self.start(launch)
             if launch.pipeline or launch.connect:
                 self.connect(launch)
@@ -368,6 +370,15 @@ class _Reading:
                 "a principal alone is ignored by spark-submit: name its keytab too, or leave it out; then the ticket"
                 " of the daemon's user (of run_as) is used",
             )
+
+    def allowed(self, launch: SparkSubmit, patterns: tuple[str, ...]) -> None:
+        """What the site lets job files set of Spark's conf; nothing in ``patterns``: all of it."""
+        refused = [key for key in launch.conf if not any(fnmatchcase(key, pattern) for pattern in patterns)]
+        listed = f"[spark] conf_allow of coordd.toml lets job files set {', '.join(patterns)}"
+        if patterns and refused:
+            self.wrong("spark.conf", f'"{refused[0]}" must not be set here: {listed}')
+        if patterns and launch.properties_file:
+            self.wrong("spark.properties_file", f"a job may not bring a properties file of its own: {listed}")
 
     def start(self, launch: SparkSubmit) -> None:
         """Checks of what makes a driver start sooner."""

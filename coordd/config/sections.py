@@ -117,7 +117,7 @@ class SparkConfig(msgspec.Struct, frozen=True):
 
     ``settle``: within this time a submitted application is shown by the cluster manager. ``retention``: how long driver
     pods that have ended are kept; 0.0: nobody knows. ``prepared``: how many servers of Spark Connect
-    may wait for their runs.
+    may wait for their runs. ``conf_allow``: the keys of conf that job files may set, perhaps with ``*``; (): all.
     """
 
     submit: str = ""
@@ -128,6 +128,7 @@ class SparkConfig(msgspec.Struct, frozen=True):
     settle: float = 1200.0
     retention: float = 0.0
     prepared: int = 1
+    conf_allow: tuple[str, ...] = ()
 
 
 class JobsConfig(msgspec.Struct, frozen=True):

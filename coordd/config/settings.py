@@ -201,6 +201,13 @@ def _namespace(value: object) -> str:
     return read
 
 
+def _conf_allow(value: object) -> tuple[str, ...]:
+    read = values.texts(value)
+    if wrong := [text for text in read if not re.fullmatch(r"spark\.[A-Za-z0-9._*-]{1,200}", text, re.ASCII)]:
+        raise ValueError(f'expected keys such as "spark.executor.*", found {found(wrong[0])}')
+    return read
+
+
 def _backend(value: object) -> str:
     return values.brought(value, values.CONFIG_BACKENDS, "a configuration backend", *BACKENDS)
 
@@ -248,6 +255,7 @@ _BY_KEY: dict[str, Reader] = {
     ),
     **dict.fromkeys(("spark.settle", "spark.retention"), _seconds),
     "spark.prepared": values.whole(0, PREPARED_MAX),
+    "spark.conf_allow": _conf_allow,
     **dict.fromkeys(("cluster.tls_ca", "cluster.tls_cert", "cluster.tls_key"), values.path_or_none),
     **dict.fromkeys(("cluster.bus_password_file", "cluster.ledger_password_file"), values.path_or_none),
     **dict.fromkeys(("history.keep", "history.logs_keep", "history.journal_keep"), _duration_text),

@@ -178,6 +178,7 @@ BAD_FILES = [
     ('[metrics]\nlisten = "9530"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
     ('[metrics]\nlisten = "127.0.0.1:0"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
     ('[metrics]\nlisten = "h:70000"\n', "metrics.listen", "expected HOST:PORT such as 127.0.0.1:9530"),
+    ('[spark]\nconf_allow = ["executor.*"]\n', "spark.conf_allow", 'expected keys such as "spark.executor.*"'),
     ('[guard]\nlisten = "7455"\n', "guard.listen", "expected HOST:PORT"),
     ('[guard]\naddresses = ["edge-1"]\n', "guard.addresses", "expected HOST:PORT"),
     ('[guard]\naddresses = [""]\n', "guard.addresses", "expected up to 16 times HOST:PORT"),

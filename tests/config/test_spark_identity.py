@@ -47,3 +47,42 @@ def test_the_other_half_may_stand_in_conf_or_a_properties_file(tmp_path: Path, t
     assert load_job(str(tmp_path / "j.toml"), Config())[1] == []
     (tmp_path / "j.toml").write_text(SPARK + 'keytab = "/k"\n')
     assert load_job(str(tmp_path / "j.toml"), Config(spark=SparkConfig(properties_file="/p")))[1] == []
+
+
+ALLOWED = Config(spark=SparkConfig(conf_allow=("spark.executor.*", "spark.sql.shuffle.partitions")))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('conf = { "spark.jars.packages" = "a:b:1" }\n', "spark.conf"),
+        ('conf = { "spark.executor.memory" = "1g", "spark.executorenv.A" = "1" }\n', "spark.conf"),
+        ('conf = { "spark.SQL.shuffle.partitions" = "1" }\n', "spark.conf"),
+        ('properties_file = "/p"\n', "spark.properties_file"),
+    ],
+)
+def test_a_job_sets_only_what_the_site_allows(tmp_path: Path, text: str, key: str) -> None:
+    (tmp_path / "j.toml").write_text(SPARK + text)
+    job, [problem] = load_job(str(tmp_path / "j.toml"), ALLOWED)
+
+    assert job is None
+    assert (problem.key, problem.severity) == (key, "error")
+    assert "[spark] conf_allow of coordd.toml lets job files set spark.executor.*" in problem.message
+    assert load_job(str(tmp_path / "j.toml"), Config())[1] == []
+
+
+def test_what_the_site_allows_is_set(tmp_path: Path) -> None:
+    (tmp_path / "j.toml").write_text(
+        SPARK + 'conf = { "spark.executor.memory" = "1g", "spark.sql.shuffle.partitions" = "8" }\n'
+    )
+    assert load_job(str(tmp_path / "j.toml"), ALLOWED)[1] == []
+
+
+@pytest.mark.parametrize("text", ['keytab = "/k"\nprincipal = "p@R"\n', 'proxy_user = "etl"\n'])
+def test_a_job_under_another_user_may_have_an_identity(tmp_path: Path, text: str) -> None:
+    (tmp_path / "j.toml").write_text('run_as = "etl"\n' + SPARK + text)
+    job, problems = load_job(str(tmp_path / "j.toml"), Config())
+
+    assert problems == []
+    assert job is not None
+    assert job.run_as == "etl"

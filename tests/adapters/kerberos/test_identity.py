@@ -174,3 +174,30 @@ def test_a_node_says_so_before_a_launch(realm: Realm, tmp_path: Path, monkeypatc
 
 def launch_of(name: str) -> Launch:
     return Launch(f"{name}#1", name, AttemptNumber(0), Token(7), "n7", 0.0, "{}", 100.0, 60.0, digest="d")
+
+
+def test_under_another_user_the_ticket_of_that_user_counts(realm: Realm, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = pwd.getpwnam("nobody")
+    where: list[int] = []
+
+    def cache(_env: object, uid: int) -> str:
+        where.append(uid)
+        return f"{realm.cache}.absent"
+
+    monkeypatch.setattr(identity, "cache", cache)
+    env = {"HADOOP_CONF_DIR": str(realm.hadoop)}
+    job = SparkSubmit("/a.py", proxy_user="report")
+
+    assert "nobody has no ticket" in identity.problem(job, "local", env, "nobody", time.time())
+    assert where == [user.pw_uid]
+    assert identity.problem(job, "local", realm.env(KRB5CCNAME="FILE:/proc/1/root/x"), "no-such-user", 0.0) == ""
+
+
+def test_a_keytab_that_only_the_user_of_run_as_may_read_is_not_judged(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files, "principals", denied)
+    assert identity.problem(keytab_job(realm, f"nobody@{REALM}"), "yarn", realm.env(), "nobody", 0.0) == ""
