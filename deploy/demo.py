@@ -146,7 +146,7 @@ day = "today"
 argv = ["/bin/sh", "-c", "echo loading {name} of $1; sleep {seconds}; echo done", "sh", "{{day}}"]
 """
         )
-    at = datetime.fromtimestamp(int(time.time()) + 14, UTC)
+    at = datetime.fromtimestamp(int(time.time()) + 20, UTC)
     journals = ", ".join(f'"{home}/{name}/journal"' for name in NODES)
     (jobs / "history.toml").write_text(
         f"""\

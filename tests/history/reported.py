@@ -56,6 +56,7 @@ def job(name: str, runs: int, **more: Any) -> dict[str, Any]:
         "succeeded": runs - 1,
         "failed": 1,
         "rejected": 0,
+        "open": 0,
         "launches": runs + 1,
         "timed": runs - 1,
         "took": [58.0, 60.0, 61.0, 62.0, 66.0],

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
-from coordd.core.ledger.words import FAILURE, MISSED, REJECTED, SUCCESS
+from coordd.core.ledger.words import FAILURE, MISSED, PENDING, RECEIVED, REJECTED, RETRY, STARTED, SUCCESS, UNKNOWN
 
 # How many rows of each kind the page has.
 JOBS_SHOWN = 40
@@ -25,6 +25,9 @@ STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, HOUR, 2 * HOUR, 6 * 
 LATE_S = 30.0
 
 LATE, BREAKER, OVERLAP, LIMIT, OTHER = "late", "breaker", "overlap", "limit", "rejected"
+
+# Runs in these states have not ended.
+OPEN = (PENDING, RECEIVED, STARTED, RETRY, UNKNOWN)
 
 Rows = list[dict[str, Any]]
 
@@ -89,6 +92,7 @@ def jobs(whole: DataFrame) -> Rows:
             F.sum((F.col("state") == SUCCESS).cast("long")).alias("succeeded"),
             F.sum((F.col("state") == FAILURE).cast("long")).alias("failed"),
             F.sum((F.col("state") == REJECTED).cast("long")).alias("rejected"),
+            F.sum(F.col("state").isin(*OPEN).cast("long")).alias("open"),
             F.sum("launches").alias("launches"),
             F.count(took).alias("timed"),
             F.percentile_approx(took, [0.1, 0.25, 0.5, 0.75, 0.9]).alias("took"),

@@ -12,7 +12,7 @@ WIDTH = 1000
 LEFT = 46  # room for the numbers of the vertical axis
 STACK_HEIGHT = 170
 TREND_HEIGHT = 120
-SPARK_WIDTH, SPARK_HEIGHT = 130, 26
+SPARK_WIDTH, SPARK_HEIGHT, SPARK_MIN = 130, 26, 3
 TICKS = 4
 
 # The top of an axis of durations (seconds), so that half of it is a usual duration too.
@@ -124,7 +124,7 @@ def sparkline(runs: list[dict[str, Any]]) -> str:
     """The durations of a job's latest runs as a line, without an axis; a failure is a mark."""
     lengths = [(_length(run), run["state"]) for run in runs]
     known = [length for length, _ in lengths if length is not None]
-    if len(known) < 2:
+    if len(known) < SPARK_MIN:
         return ""
     top = max(known) or 1.0
     points, marks = [], []
@@ -215,7 +215,7 @@ def _up(value: float, top: float) -> float:
 
 
 def _levels(top: float) -> list[float]:
-    return [top / 2, top]
+    return [top] if top == 1 else [top / 2, top]
 
 
 def _level(value: float, top: float, height: int = STACK_HEIGHT, *, time: bool = False) -> str:
@@ -228,13 +228,13 @@ def _level(value: float, top: float, height: int = STACK_HEIGHT, *, time: bool =
 
 
 def _round_up(value: float) -> float:
-    """The next 1, 2, 4, 5 or 10 times a power of ten."""
+    """The next 1, 2, 4, 6, 8 or 10 times a power of ten."""
     power = 1.0
     while power * 10 <= value:
         power *= 10
     while value > 0 and power > value:
         power /= 10
-    return next((step * power for step in (1, 2, 4, 5, 10) if step * power >= value), 10 * power) or 1.0
+    return next((step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= value), 10 * power) or 1.0
 
 
 def _brief(value: int) -> str:

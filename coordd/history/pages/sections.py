@@ -42,7 +42,8 @@ def jobs(rows: Rows, trends: dict[str, Rows], all_jobs: int) -> str:
     for place, row in enumerate(rows):
         name = escape(row["job"] or "?")
         linked = f'<a href="#{anchor(place)}">{name}</a>' if row["job"] in trends else name
-        rate = row["succeeded"] / row["runs"] if row["runs"] else 0.0
+        ended = row["runs"] - row["open"]
+        rate = row["succeeded"] / ended if ended else None
         again = (row["launches"] or 0) - (row["runs"] - row["rejected"])
         delay, took = row["delay"] or [None, None], row["took"] or [None] * 5
         cells.append(
@@ -50,7 +51,7 @@ def jobs(rows: Rows, trends: dict[str, Rows], all_jobs: int) -> str:
                 linked,
                 badge(row["last_state"]),
                 number(row["runs"]),
-                f"{percent(rate)} {share_bar(rate, 'low' if rate < 0.9 else '')}",
+                "" if rate is None else f"{percent(rate)} {share_bar(rate, 'low' if rate < 0.9 else '')}",
                 number(row["failed"]) or "0",
                 number(max(again, 0)),
                 span(took[2]),
