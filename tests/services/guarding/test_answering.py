@@ -61,6 +61,7 @@ def test_between_two_attempts_nobody_can_tell(attempts: Attempts) -> None:
     first = attempts.begin(APP)
     attempts.lose(APP)
     assert answer(attempts.ledger, question(first, ask=COMMIT)).word == UNKNOWN
+    assert answer(attempts.ledger, question(first)).why.startswith("nobody holds the run now: the ledger has attempt 1")
 
     attempts.begin()
     said = answer(attempts.ledger, question(first, ask=COMMIT))
@@ -93,6 +94,13 @@ def test_a_run_that_is_cancelled_or_over_has_no_owner(attempts: Attempts) -> Non
     attempts.report(SUCCESS)
     assert answer(attempts.ledger, question(grant)).word == STALE
     assert attempts.commit_token == 0
+
+
+def test_a_run_that_has_ended_has_no_owner(attempts: Attempts) -> None:
+    grant = attempts.begin(APP)
+    attempts.report(SUCCESS)
+
+    assert answer(attempts.ledger, question(grant)).word == STALE
 
 
 def test_a_takeover_between_the_look_and_the_commit_is_seen(
