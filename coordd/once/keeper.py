@@ -96,9 +96,9 @@ class Told(Untouched):
         super().__init__()
         self._keeper = keeper
 
-    def telling_line(self) -> str:
+    def verdict(self) -> "tuple[bool, bool, str]":
         """The reason for the failure that the body's process has sent."""
-        return self._keeper.reason
+        return False, False, self._keeper.reason
 
 
 class Keeper(HeldRunner):
