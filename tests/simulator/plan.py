@@ -239,7 +239,7 @@ def draw(
         tags=policies.tags(seed, nodes) if policies.LINE in kinds else ((),) * nodes,
         rooms=policies.rooms(seed, nodes) if policies.ROOM in kinds else ((),) * nodes,
         scores=policies.scores(seed, jobs) if policies.LINE in kinds else {},
-        fails=policies.fails(seed, nodes) if policies.RETRIES in kinds else (0.0, frozenset()),
+        fails=policies.fails(seed, nodes) if kinds & {policies.RETRIES, policies.BREAKERS} else (0.0, frozenset()),
         misplaced=nodes // 2 if misplaced else 0,
         pinned=pinned,
         without=without,
@@ -260,6 +260,8 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
     if publishing.PUBLISHED in drawn:
         drawn -= {policies.HOOKS}
+    if seed in policies.BEFORE_BREAKERS:
+        drawn -= {policies.BREAKERS}
     return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn
 
 

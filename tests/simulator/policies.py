@@ -1,5 +1,5 @@
 """Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues,
-retries, skipped fire times.
+retries, skipped fire times, hooks, breakers.
 
 Each draws from a random stream of its own, so that all else in the world of a seed stays as it is.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from coordd.core.jobs.job import Blackout, Job, Rate, Rates, Retry
+from coordd.core.jobs.job import Blackout, Breaker, Job, Rate, Rates, Retry
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.rows import ALL, OF_JOB, OF_NODE
 from simulator.item import Item
@@ -42,6 +42,9 @@ SKIPS = "skips"
 # A hook is told of the ends of all runs.
 HOOKS = "hooks"
 
+# Jobs have breakers, and fail on some machines only.
+BREAKERS = "breakers"
+
 # (m, r): the seeds with seed % m == r are of that kind.
 SEEDS = {
     LINE: (11, 6),
@@ -52,6 +55,7 @@ SEEDS = {
     RETRIES: (17, 3),
     SKIPS: (23, 4),
     HOOKS: (23, 3),
+    BREAKERS: (23, 8),
 }
 
 # Seeds that have shown a defect before there were the last seven kinds: they stay the worlds that they were.
@@ -86,7 +90,9 @@ EARLIER = frozenset(
         930035,
     )
 )
-YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS))
+# The same for the youngest kind.
+BEFORE_BREAKERS = frozenset((22042, 26389, 32323, 41293, 923159))
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"
@@ -161,6 +167,7 @@ def jobs_of(kinds: frozenset[str], seed: int, jobs: dict[str, Job]) -> dict[str,
         (LINE, line_jobs),
         (RETRIES, retries_jobs),
         (SKIPS, _skipping),
+        (BREAKERS, _broken),
     ):
         if kind in kinds:
             jobs = made(seed, jobs)
@@ -171,7 +178,7 @@ def items_of(kinds: frozenset[str], seed: int, nodes: int) -> list[Item]:
     """What people do in worlds of these kinds, beside what they do in all."""
     items = line_items(seed) if LINE in kinds else []
     items += _holds(seed, nodes) if HOLDS in kinds else []
-    items += retries_items(seed) if RETRIES in kinds else []
+    items += retries_items(seed) if kinds & {RETRIES, BREAKERS} else []
     items += _all_away(seed, nodes) if SKIPS in kinds else []
     return items + (_crowds(seed) if QUEUES in kinds else [])
 
@@ -322,6 +329,23 @@ def _skipping(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
         if rng.random() < 0.7:
             within_s = rng.choice(SKIPPED_WITHIN_S)
             made[name] = structs.replace(jobs[name], misfire="skip", start_within_s=within_s)
+    return made
+
+
+def _broken(seed: int, jobs: dict[str, Job]) -> dict[str, Job]:
+    rng = random.Random(f"breakers of {seed}")
+    made = dict(jobs)
+    for name in RETRIED:
+        breaker = Breaker(
+            groups=((rng.choice((1, 2)), ("failure", "lost", "timeout")),),
+            window_s=rng.choice((0.0, 0.0, 20.0)),
+            open_for_s=rng.choice((1.0, 3.0, 8.0)),
+            open_for_max_s=15.0,
+            growth=rng.choice(("fixed", "linear", "exponential")),
+            when_open=rng.choice(("prevent", "prevent", "fail")),
+            enforce=rng.random() < 0.8,
+        )
+        made[name] = structs.replace(jobs[name], breaker=breaker)
     return made
 
 

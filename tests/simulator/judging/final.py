@@ -11,6 +11,7 @@ from coordd.core.ledger.fires import GIVEN_UP, REDEFINED, SKIPPED, SUSPENDED
 from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
 from coordd.core.runs.planner import CATCH_UP_MAX
 from simulator.configuration import CATCH_UP
+from simulator.judging import policies
 from simulator.judging.excuses import (
     COUNTED_LATER,
     FIRE_TIME_FORGOTTEN,
@@ -55,6 +56,7 @@ def judge(world: World) -> None:
         if job.schedule is not None:
             _judge_schedule(world, job)
     _judge_nodes(world)
+    policies.ended(world)
     for event, run, attempt in world.told.untold():
         world.violate(f"HK nobody has told a hook {event} of {run}/{attempt}")
 

@@ -25,7 +25,7 @@ from coordd.core.ledger.runner_requests import Commit, Gate, Registration, Renew
 from coordd.core.ledger.words import OK, RECOVERING, Policy
 from coordd.core.ready import Launch
 from simulator.judging.judge import Child
-from simulator.policies import RETRIES, RUN_S
+from simulator.policies import BREAKERS, RETRIES, RUN_S
 from simulator.terms import LEDGER_TIMEOUT, RENEW
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class Runner:
     def _exit_code(self, drawn: bool) -> int:
         """Of its program. ``drawn``: it succeeds, if that does not depend on the machine."""
         world = self.world
-        if RETRIES not in world.plan.kinds:
+        if not world.plan.kinds & {RETRIES, BREAKERS}:
             return 0 if drawn else 3
         since, where = world.plan.fails
         return 3 if world.now >= since and (self.launch.job, self.host.index) in where else 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from coordd.core.ledger.words import Policy
 from simulator.judging.policies.blackouts import Blackouts
+from simulator.judging.policies.broken import Broken
 from simulator.judging.policies.elsewhere import Elsewhere
 from simulator.judging.policies.pauses import Pauses
 from simulator.judging.policies.queues import Queues
@@ -31,7 +32,8 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    return world.holds, Blackouts(world), Queues(world), Pauses(world), Elsewhere(world), Skips(world), world.told
+    begun = (kind(world) for kind in (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken))
+    return world.holds, *begun, world.told
 
 
 def put_back(granted: str, others: Iterable[str]) -> set[str]:
@@ -54,3 +56,10 @@ def decided(world: World, election: Election) -> None:
     for watch in world.watches:
         if isinstance(watch, Elsewhere):
             watch.decided(election)
+
+
+def ended(world: World) -> None:
+    """The world is over."""
+    for watch in world.watches:
+        if isinstance(watch, Broken):
+            watch.end()

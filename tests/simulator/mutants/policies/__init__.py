@@ -1,7 +1,7 @@
 """Mutants of the rules about time, limits and definitions that people set: one file for each subject."""
 
 from simulator.mutants.mutant import Mutant
-from simulator.mutants.policies import holds, hooks, line, retries, revisions, room, skips, times
+from simulator.mutants.policies import breakers, holds, hooks, line, retries, revisions, room, skips, times
 
 MUTANTS: tuple[Mutant, ...] = (
     *revisions.MUTANTS,
@@ -12,4 +12,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *retries.MUTANTS,
     *skips.MUTANTS,
     *hooks.MUTANTS,
+    *breakers.MUTANTS,
 )
