@@ -21,6 +21,9 @@ HOUR, DAY = 3600, 86_400
 # The width of a bar of the runs over time (seconds).
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 7 * DAY, 28 * DAY)
 
+# How the reason of a run begins that a breaker rejected, or let fail (core/ledger/breaker/text.py).
+PREVENTED_BY = "breaker"
+
 # A run that started later than this (seconds) after its time is shown as late.
 LATE_S = 30.0
 
@@ -169,14 +172,18 @@ def _kind() -> Column:
     """From the reason that the ledger gives: coordd/core/ledger/rules.py writes it."""
     reason = F.lower(F.coalesce("reason", F.lit("")))
     is_late = F.col("delay_s") > LATE_S
-    return F.when(
-        F.col("state") == REJECTED,
-        F.when((F.col("result") == MISSED) | reason.startswith("no node could launch"), MISSED)
-        .when(reason.contains("breaker"), BREAKER)
-        .when(reason.startswith("overlap"), OVERLAP)
-        .when(reason.startswith("queue"), LIMIT)
-        .otherwise(OTHER),
-    ).when(is_late, LATE)
+    return (
+        F.when(
+            F.col("state") == REJECTED,
+            F.when((F.col("result") == MISSED) | reason.startswith("no node could launch"), MISSED)
+            .when(reason.contains(PREVENTED_BY), BREAKER)
+            .when(reason.startswith("overlap"), OVERLAP)
+            .when(reason.startswith("queue"), LIMIT)
+            .otherwise(OTHER),
+        )
+        .when((F.col("state") == FAILURE) & reason.startswith(PREVENTED_BY), BREAKER)
+        .when(is_late, LATE)
+    )
 
 
 def hours(whole: DataFrame) -> Rows:
