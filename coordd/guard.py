@@ -165,7 +165,7 @@ def gate(timeout_s: float = GATE_S, *, environ: Mapping[str, str] | None = None)
     """
     try:
         grant = _grant(environ)
-        word, _, why = _ask(grant, "owner", _now() + timeout_s)
+        word, _, why = _ask(grant, "owner" if grant.is_local else "gate", _now() + timeout_s)
     except LeaseLostError as exc:
         word, why = "unknown", str(exc)
     else:

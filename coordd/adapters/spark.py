@@ -255,7 +255,7 @@ def _spark_argv(
         conf.update(_identity(master, launch.deploy_mode, attempt_info))
     if attempt_info.guard:
         conf.update({"spark.coordd.job": job.name, **attempt_info.guard})
-        conf.setdefault("spark.yarn.maxAppAttempts", "1")  # two drivers with one token could not be told apart
+        conf["spark.yarn.maxAppAttempts"] = "1"  # two drivers with one token could not be told apart
     if attempt_info.traceparent:  # a driver on another machine has not our environment
         conf["spark.coordd.traceparent"] = attempt_info.traceparent
     if not any(key.startswith(lineage.PREFIXES) for key in conf):  # else the job names a parent of its own

@@ -310,7 +310,8 @@ class _Reading:
             if timing:
                 self.wrong("lease", timing)
         if isinstance(launch, SparkSubmit) and launch.deploy_mode == "cluster":
-            self.on_cluster(said.get("on_lost", "relaunch"), launch, launch.master or config.spark.master)
+            master = launch.master or config.spark.master
+            self.on_cluster(said.get("on_lost", "relaunch"), launch, master, guarded=bool(config.guard.listen))
         if isinstance(launch, SparkSubmit):
             self.identity(launch, config)
             self.allowed(launch, config.spark.conf_allow)
@@ -328,7 +329,7 @@ class _Reading:
                 warning=True,
             )
 
-    def on_cluster(self, on_lost: str, launch: SparkSubmit, master: str) -> None:
+    def on_cluster(self, on_lost: str, launch: SparkSubmit, master: str, *, guarded: bool) -> None:
         """Checks of deploy mode cluster."""
         if master.startswith("spark://") and launch.application.endswith((".py", ".zip", ".egg")):
             self.wrong(
@@ -341,6 +342,12 @@ class _Reading:
                 "spark.conf",
                 '"spark.driver.supervise" lets the Standalone master start a failed driver again by itself, beside'
                 " the attempts that coordd counts: write attempts under [retry] instead",
+            )
+        elif guarded and launch.conf.get("spark.yarn.maxAppAttempts", "1") != "1":
+            self.wrong(
+                "spark.conf",
+                '"spark.yarn.maxAppAttempts" above 1 lets YARN start a second driver with the token of the first, and'
+                " with [guard] both would be the owner: write attempts under [retry] instead",
             )
         elif on_lost == "relaunch" and not (master == "yarn" or master.startswith(("k8s://", "spark://"))):
             self.wrong(

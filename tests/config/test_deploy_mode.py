@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordd.config.jobfile import load_job
-from coordd.config.sections import Config, SparkConfig
+from coordd.config.sections import Config, GuardConfig, SparkConfig
 from coordd.core.jobs.job import Job
 
 SPARK = '[spark]\napplication = "/opt/a.py"\n'
@@ -54,3 +54,17 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, text: str, key: str, sai
     assert job is None
     assert found == key
     assert said in why
+
+
+@pytest.mark.parametrize(
+    ("listen", "number", "is_refused"), [("", "2", False), ("h:1", "1", False), ("h:1", "2", True)]
+)
+def test_with_a_guard_yarn_starts_no_second_driver_by_itself(
+    tmp_path: Path, listen: str, number: str, is_refused: bool
+) -> None:
+    path = tmp_path / "j.toml"
+    path.write_text(CLUSTER + f'master = "yarn"\nconf = {{ "spark.yarn.maxAppAttempts" = "{number}" }}\n')
+    job, problems = load_job(str(path), Config(guard=GuardConfig(listen=listen)))
+
+    assert (job is None) == is_refused
+    assert [problem.key for problem in problems] == ["spark.conf"] * is_refused

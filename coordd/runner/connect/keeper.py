@@ -98,7 +98,8 @@ class Keeper:
     def _hear_daemon(self) -> bool:
         said = os.read(0, 64)
         if said:
-            self._give_up_at = time.monotonic() + TAKE_S
+            if self._link is None:  # the runner may have been quicker than this word
+                self._give_up_at = time.monotonic() + TAKE_S
             return True
         self._daemon = False
         return self._link is not None

@@ -77,6 +77,9 @@ class Pool:
         """End unwanted servers, prepare those that are needed soon. Blocking. ``now``: Unix seconds."""
         jobs = {} if self.stopped() else {name: job for name, job in self._jobs().items() if can_be_prepared(job)}
         with self._lock:
+            known = self._jobs()
+            self._served = {name: due for name, due in self._served.items() if name in known}
+            self._problems = {name: told for name, told in self._problems.items() if name in known}
             self._leaving = [server for server in self._leaving if not server.ended()]
             for name, warm in list(self._warm.items()):
                 job = jobs.get(name)
@@ -142,6 +145,8 @@ class Pool:
 
     def checks(self) -> list[Check]:
         """For `doctor`."""
+        with self._lock:
+            problems, warm = dict(self._problems), dict(self._warm)
         found = [
             check(
                 "prepared server",
@@ -149,12 +154,10 @@ class Pool:
                 f"{name}: {why}; its runs start one themselves",
                 "see docs/spark.md: start sooner",
             )
-            for name, (why, _) in self._problems.items()
+            for name, (why, _) in problems.items()
         ]
-        if self._warm:
-            waiting = ", ".join(
-                f"{name} ({'ready' if w.server.ready else 'starting'})" for name, w in self._warm.items()
-            )
+        if warm:
+            waiting = ", ".join(f"{name} ({'ready' if w.server.ready else 'starting'})" for name, w in warm.items())
             found.append(check("prepared server", OK, f"waiting: {waiting}"))
         return found
 

@@ -14,9 +14,11 @@ from coordd.core.ledger.runner_requests import Commit, Grant
 from coordd.core.ledger.words import ACTIVE, ATTEMPT_MAX, OK, PENDING, RECOVERING, STALE, STARTED, TOKEN_MAX, UNKNOWN
 from coordd.ports import Ledger
 
+# GATE: as OWNER, from a driver that has not begun yet.
 OWNER = "owner"
+GATE = "gate"
 COMMIT = "commit"
-QUESTIONS = (OWNER, COMMIT)
+QUESTIONS = (OWNER, GATE, COMMIT)
 
 # Words of answers, beside OK, STALE and UNKNOWN. COMMITTED: the driver holds its run, and an earlier attempt has the
 # commit. MOVED: another attempt has adopted the application since the driver asked last. REFUSED: the question itself

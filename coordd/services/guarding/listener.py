@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 import trio
 
-from coordd.core.ledger.words import STALE, UNKNOWN
+from coordd.core.ledger.words import OK, STALE, UNKNOWN
 from coordd.errors import CoorddError
 from coordd.ports import Ledger
 from coordd.services.guarding import answering
@@ -41,6 +41,9 @@ WHY_MAX = 500
 
 GREETING = b"coordd-guard 1 "
 CHALLENGE_BYTES = 16
+
+# The words with which a driver may begin.
+MAY_BEGIN = (OK, answering.COMMITTED)
 
 # The same for a run that does not exist: a stranger learns nothing.
 NOT_PROVED = "its proof of the nonce is wrong, or the ledger has no such attempt"
@@ -120,6 +123,9 @@ class GuardListener(Listening):
 
             try:
                 nonce, said = await self._ledger.query(ask, whose=DRIVERS)
+                if nonce and asked.ask == answering.GATE and said.word in MAY_BEGIN and self._ledger.recovering_s:
+                    # As the ledger's own gate: it may have forgotten a later attempt, whose driver works.
+                    said = Said(UNKNOWN, "the ledger went back, and waits for its witnesses")
             except CoorddError as exc:
                 # Without the ledger no nonce is known, so nothing can be proved: the driver asks again.
                 log.debug("guard.no_ledger", reason=str(exc))

@@ -125,6 +125,15 @@ def test_what_cannot_be_prepared_is_told_and_left_alone_for_a_while() -> None:
     assert site.pool.checks()[0]["state"] == "ok"
 
 
+def test_what_was_told_of_a_job_goes_with_it() -> None:
+    site = Site(job())
+    site.refuses = "no Java"
+    site.pool.look(HOUR - 60)
+    site.jobs = {}
+    site.pool.look(HOUR - 55)
+    assert site.pool.checks() == []
+
+
 def test_a_server_that_ends_by_itself_is_told() -> None:
     site = Site(job())
     site.pool.look(HOUR - 40)

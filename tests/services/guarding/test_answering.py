@@ -137,7 +137,7 @@ GOOD = {"ask": "owner", "run": "r#1", "attempt": 0, "token": 5, "id": "1", "appl
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"ask": "history"}, "it asks for none of owner, commit"),
+        ({"ask": "history"}, "it asks for none of owner, gate, commit"),
         ({"run": 5}, "expected run to be a text"),
         ({"run": "\ud800"}, "expected run to be a text of up to 500 ASCII"),
         ({"id": "x" * 501}, "expected id to be a text"),

@@ -227,6 +227,27 @@ def test_a_driver_that_starts_before_it_is_adopted_waits(attempts: Attempts, dri
     assert answers == ["unknown", "ok"]
 
 
+def test_in_a_quarantine_no_driver_begins_and_those_that_work_go_on(
+    attempts: Attempts, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger may have forgotten a later attempt whose driver works."""
+    driver.be(attempts.begin(APP))
+    monkeypatch.setattr(LedgerService, "recovering_s", 5.0)
+    monkeypatch.setattr(guard, "AGAIN_LISTENERS_S", 0.01)
+
+    def run() -> tuple[str, bool]:
+        with pytest.raises(SystemExit) as ended:
+            guard.gate(0.3)
+        works = guard.still_owner(SHORT_S)
+        monkeypatch.setattr(LedgerService, "recovering_s", 0.0)
+        guard.gate(SHORT_S)
+        return str(ended.value), works
+
+    said, works = asked(attempts, run, port=driver.port)
+    assert "the ledger went back, and waits for its witnesses" in said
+    assert works
+
+
 @pytest.mark.parametrize("wrong", ["nonce", "token", "run"])
 def test_who_has_not_the_nonce_learns_nothing(wrong: str, attempts: Attempts, driver: Driver) -> None:
     grant = attempts.begin(APP)
