@@ -521,7 +521,8 @@ def test_job_show_shows_every_key_with_the_value_that_counts(node: Node) -> None
     shown = node.json("job", "show", "hello")
     assert shown["command"]["argv"] == ["/bin/sh", "-c", "echo hello $0", "{who}"]
     assert (shown["start_within_s"], shown["priority"], shown["placement"]) == (3600.0, 0, "first")
-    retry = {"attempts": 1, "relaunches": 5, "delay_s": 30.0, "backoff": "fixed", "jitter": 0.0, "never_on": []}
+    retry = {"attempts": 1, "relaunches": 5, "submits": 3, "delay_s": 30.0, "backoff": "fixed", "jitter": 0.0}
+    retry |= {"never_on": []}
     assert shown["retry"] == retry
     told = {key.removesuffix("_s").removesuffix("_offset") for key in shown}
     assert set(TOP) - {"spark"} <= told  # spark or command

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from coordd.core.ledger.breaker.text import PREVENTED_BY
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import GRANTED, LIMITED, PENDING, REJECTED
 
@@ -72,7 +73,8 @@ class Queues:
         if answer.word == GRANTED and first_time and row.attempt == 0 and ahead:
             world.violate(f"QU {row.run} was granted, and {ahead[0][1]} waits before it")
         keeps_last = job.queue_keep == "last" and job.queue_max > 0
-        if row.state == REJECTED and first_time and (keeps_last or len(ahead) < job.queue_max):
+        by_queue = row.state == REJECTED and row.reason != PREVENTED_BY
+        if by_queue and first_time and (keeps_last or len(ahead) < job.queue_max):
             world.violate(f"QU {row.run} was rejected, {len(ahead)} wait before it, and {length}")
         gone = sorted(place for place in waited - waits if place[1] != row.run)
         if not gone and answer.word != LIMITED:
