@@ -29,31 +29,48 @@ LAUNCHED, LIMITED = "launched", "limited"
 
 
 def nodes(all_events: DataFrame) -> DataFrame:
-    """One row per life of a daemon: (hostname, incarnation)."""
+    """One row per life of a daemon: (hostname, incarnation). It says what it is when it comes online."""
     kind = F.col("type")
+    said = F.from_json("line", _SELF)
+    online = F.struct(F.col("timestamp").alias("at"), said.sw_ver, said.sw_sys, said.tags)
     return (
         all_events.select(
-            "hostname",
-            "incarnation",
-            "pid",
-            "type",
-            "timestamp",
-            F.when(kind == ONLINE, F.struct("clock", F.from_json("line", _SELF).alias("said"))).alias("online"),
+            "hostname", "incarnation", "pid", "type", "timestamp", F.when(kind == ONLINE, online).alias("online")
         )
         .groupBy("hostname", "incarnation")
         .agg(
             F.max("pid").alias("pid"),
             F.min("timestamp").alias("first_at"),
             F.max("timestamp").alias("last_at"),
-            F.min(F.when(kind == ONLINE, F.col("timestamp"))).alias("online_at"),
+            F.min("online").alias("online"),
             F.max(F.when(kind == OFFLINE, F.col("timestamp"))).alias("offline_at"),
-            F.max("online").alias("online"),
             F.count(F.lit(1)).alias("events"),
             F.count(F.when(kind == "task-started", 1)).alias("launches"),
         )
-        .withColumn("version", F.col("online.said.sw_ver"))
-        .withColumn("system", F.col("online.said.sw_sys"))
-        .withColumn("tags", F.col("online.said.tags"))
+        .withColumn("online_at", F.col("online.at"))
+        .withColumn("version", F.col("online.sw_ver"))
+        .withColumn("system", F.col("online.sw_sys"))
+        .withColumn("tags", F.col("online.tags"))
+        .select(*NODES, date_of("first_at").alias("date"))
+    )
+
+
+def joined(before: DataFrame, more: DataFrame) -> DataFrame:
+    """Rows of ``nodes`` of different events, one row per life."""
+    online = F.struct("online_at", "version", "system", "tags")
+    return (
+        before.unionByName(more)
+        .groupBy("hostname", "incarnation")
+        .agg(
+            F.max("pid").alias("pid"),
+            F.min("first_at").alias("first_at"),
+            F.max("last_at").alias("last_at"),
+            F.min(F.when(F.col("online_at").isNotNull(), online)).alias("online"),
+            F.max("offline_at").alias("offline_at"),
+            F.sum("events").alias("events"),
+            F.sum("launches").alias("launches"),
+        )
+        .select("*", "online.*")
         .select(*NODES, date_of("first_at").alias("date"))
     )
 

@@ -10,7 +10,6 @@ a sentence on stderr. Findings do not fail the job.
 from __future__ import annotations
 
 import argparse
-import glob
 import os
 import sys
 import time
@@ -18,22 +17,31 @@ import time
 if __package__ in (None, ""):  # started by its path: coordd may not be installed in this Python
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from coordd.errors import CoorddError
-from coordd.history import cluster, transforms
-from coordd.history.audit import CLOCK_SKEW_S, audit
+from coordd.history.audit import CLOCK_SKEW_S
 from coordd.history.figures.collecting import collect, limits_of
-from coordd.history.figures.learning import Limits
-from coordd.history.publishing import Owner, Staging, snapshot, write_file
-from coordd.history.report import Report, render
-from coordd.history.schema import TABLES, ddl
+from coordd.history.pipeline import build
+from coordd.history.publishing import Owner, Staging, write_file
+from coordd.history.report import render
+from coordd.history.schema import LAYOUT
+from coordd.history.segments import LIST, list_text, read_before, snapshot
+from coordd.history.streaming import follow, trigger
 
 # Bytes of journal per shuffle partition: small input should not need 200 empty ones.
 PARTITION_BYTES = 32 * 1024 * 1024
 
-# The partition of a table without rows: one file without rows, so that readers find the columns.
-EMPTY = "date=1970-01-01"
+# What input of unknown size (not local) counts for, in bytes.
+SIZE_UNKNOWN = 2 * 1024 * 1024 * 1024
+
+# Settings of this job, unless spark-submit says otherwise.
+CONF = {
+    "spark.sql.parquet.compression.codec": "lz4_raw",  # the fastest; tables are written more often than read
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "20000",  # the default (128 keys) sorts nearly always
+    "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal digits need no rules of languages
+    "spark.sql.session.timeZone": "UTC",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -61,6 +69,22 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         help="job files: by their timeout and expect_within the report warns (needs coordd's Python)",
     )
     parser.add_argument(
+        "--stream",
+        metavar="now|SECONDS",
+        type=trigger,
+        help="follow the closed segments: 'now' reads what is there and ends, a number looks again after it, for ever",
+    )
+    parser.add_argument(
+        "--keep-days",
+        type=days,
+        default=0,
+        metavar="N",
+        help="remove days of the tables that are older (default: keep all)",
+    )
+    parser.add_argument(
+        "--rebuild", action="store_true", help="read all segments again, and forget what came from others"
+    )
+    parser.add_argument(
         "--clock-skew-s",
         type=float,
         default=CLOCK_SKEW_S,
@@ -75,28 +99,58 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         help="for demonstrations: a Spark task sleeps for this long before publishing,"
         " which leaves time to kill the owner",
     )
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.rebuild and options.stream is not None:
+        parser.error("--rebuild: a stream reads what is new; run once with --rebuild, then with --stream")
+    return options
+
+
+def days(text: str) -> int:
+    """A number of days. Raises ValueError."""
+    number = int(text)
+    if number < 0:
+        raise ValueError(f"{text}: give 0 or more days")
+    return number
 
 
 def run(options: argparse.Namespace) -> None:
     """The whole pipeline. Raises ConfigError or RefusedError if there is nothing to read or no right to publish."""
-    began = time.monotonic()
     owner = Owner.of(os.environ)
     say(f"run {owner.run or '(by hand)'}, attempt {owner.attempt}, token {owner.token or '-'}")
+    ours = SparkSession.getActiveSession() is None  # else another one made it, and stops it
+    try:
+        if options.stream is not None:
+            follow(
+                session(), options.journals, options.output, options.stream, lambda found: add(options, found, owner)
+            )
+        else:
+            add(options, options.journals, owner)
+    finally:
+        active = SparkSession.getActiveSession()
+        if ours and active is not None:
+            active.stop()
+
+
+def add(options: argparse.Namespace, journals: list[str], owner: Owner) -> None:
+    """Add what these journals say to the output, and publish it."""
+    began = time.monotonic()
     with Staging(options.output, owner) as staging:
-        picture = snapshot(options.journals, os.path.join(staging.path, "_journals"))
-        say(f"{len(picture.paths)} journal segments, {(picture.size or 0) / 1e6:.1f} MB here")
+        old = "" if options.rebuild else staging.readable(LAYOUT)
+        picture = snapshot(journals, os.path.join(staging.path, "_journals"), read_before(old))
+        mb = f"{picture.size / 1e6:.1f} MB" if picture.size is not None else "of unknown size"
+        say(f"{len(picture.paths)} journal segments to read ({mb}), {picture.known} were read before")
         spark = session(picture.size)
-        transforms.whole_files(spark, picture.largest)
-        try:
-            report = build(spark, picture.paths, staging.path, options.clock_skew_s, limits_of(options.jobs))
-            if options.pause_s > 0:
-                pause(spark, options.pause_s)
-        finally:
-            spark.stop()
+        built = build(spark, picture, old, staging.path, options.clock_skew_s, say)
+        if options.keep_days:
+            built.tables.forget(options.keep_days, time.strftime("%Y-%m-%d", time.gmtime()))
+        spark.sparkContext.setJobDescription("collect the report")
+        report = collect(*built.frames(), limits_of(options.jobs))
+        if options.pause_s > 0:
+            pause(spark, options.pause_s)
         page = render(report, owner, made_at=time.time(), took_s=time.monotonic() - began)
         write_file(os.path.join(staging.path, "report.html"), page)
-        staging.publish()
+        write_file(os.path.join(staging.path, LIST), list_text(picture.read))
+        staging.publish(LAYOUT)
     say(f"published {options.output}")
     if options.report:
         write_file(options.report, page)
@@ -105,46 +159,17 @@ def run(options: argparse.Namespace) -> None:
     say(f"done in {time.monotonic() - began:.1f} s")
 
 
-def session(size: int | None) -> SparkSession:
+def session(size: int | None = None) -> SparkSession:
     """The session; spark-submit's own settings override these. ``size``: bytes of input, None if unknown."""
     spark = SparkSession.builder.appName("coordd-history").getOrCreate()
-    if size is not None and spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
-        # One partition needs no sampling before a sort, and is the fastest for the journals of a few nodes.
+    for name, value in CONF.items():
+        if spark.sparkContext.getConf().get(name) is None:
+            spark.conf.set(name, value)
+    size = SIZE_UNKNOWN if size is None else size
+    if spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
+        # The fewest that are small enough: the journals of a few nodes need one.
         spark.conf.set("spark.sql.shuffle.partitions", str(max(1, -(-size // PARTITION_BYTES))))
     return spark
-
-
-def build(
-    spark: SparkSession, paths: list[str], target: str, clock_skew_s: float, limits: dict[str, Limits] | None = None
-) -> Report:
-    """Write every table under ``target`` and collect the rows for the report."""
-
-    def write(name: str, table: DataFrame) -> DataFrame:
-        path = f"file://{target}/{name}"
-        spark.sparkContext.setJobDescription(f"write {name}")
-        table.hint("rebalance", "date").write.partitionBy("date").parquet(path)
-        schema = ddl(TABLES[name])
-        if not glob.glob(f"{glob.escape(target)}/{name}/date=*"):
-            spark.createDataFrame([], schema).coalesce(1).write.parquet(f"{path}/{EMPTY}")
-        written = spark.read.schema(f"{schema}, `date` date").parquet(path)  # later steps read this, not the lines
-        say(f"{name}: {written.count()} rows")
-        return written
-
-    lines = transforms.lines(spark, paths)
-    checked = transforms.checked(lines)
-    events = write("events", transforms.events(checked))
-    corrupt = write("corrupt", transforms.corrupt(checked, lines, f"{target}/_journals"))
-    runs = write("runs", transforms.runs(events))
-    granted = transforms.granted(events).persist()
-    attempts = write("attempts", transforms.attempts(granted))
-    grants = write("grants", transforms.grants(granted))
-    granted.unpersist()
-    nodes = write("nodes", cluster.nodes(events))
-    write("elections", cluster.elections(events))
-    write("fires", cluster.fires(runs, attempts))
-    findings = write("audit", audit(grants, attempts, clock_skew_s))
-    spark.sparkContext.setJobDescription("collect the report")
-    return collect(runs, attempts, nodes, findings, corrupt, limits or {})
 
 
 def pause(spark: SparkSession, seconds: float) -> None:

@@ -1,13 +1,11 @@
-"""Snapshots of journals that are being written, and output that appears in one step."""
+"""Output that appears in one step."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import glob
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -19,8 +17,11 @@ from coordd.guard import exchange
 # Who published the present output; compared by token before it is replaced.
 PUBLISHED_BY = "_published.json"
 
-# Segments are renamed and pruned while we list them: a listing that changes is repeated, up to this many times.
-LISTINGS_MAX = 5
+# The version of the tables.
+LAYOUT_FILE = "_layout"
+
+# Directories in a staging that are not published.
+SCRATCH = ("_journals", "_fresh")
 
 # Timeout (seconds) for a concurrent publication of another attempt; it takes milliseconds.
 LOCK_TIMEOUT_S = 10.0
@@ -46,84 +47,6 @@ class Owner(NamedTuple):
         return cls(attempt=attempt, token=token, **text)
 
 
-class Picture(NamedTuple):
-    """Files that do not change any more; Spark may read them several times.
-
-    ``size`` and ``largest`` in bytes; ``size`` is None when some are not local.
-    """
-
-    paths: list[str]
-    size: int | None
-    largest: int
-
-
-def snapshot(journals: list[str], target: str) -> Picture:
-    """Gather the segments of all journals under ``target``, each under its own path.
-
-    A closed segment is linked, so that pruning cannot remove it; the open one is copied, so that two scans see the same
-    lines. URIs (hdfs://, s3a://) have only closed segments and are read in place. Raises ConfigError when there is
-    nothing to read.
-    """
-    paths: list[str] = []
-    sizes: list[int] = []
-    remote = False
-    for pattern in journals:
-        if re.match(r"^[a-z0-9]+://", pattern) and not pattern.startswith("file://"):
-            paths.append(pattern if pattern.endswith(".jsonl") else pattern.rstrip("/") + "/*.jsonl")
-            remote = True
-            continue
-        found = _gather(pattern.removeprefix("file://"), target)
-        sizes.extend(os.path.getsize(path) for path in found)
-        paths.extend(f"file://{path}" for path in found)
-    if not paths:
-        raise ConfigError(f"no journal segments (*.jsonl) in {', '.join(journals)}")
-    return Picture(list(dict.fromkeys(paths)), None if remote else sum(sizes), max(sizes, default=0))
-
-
-def _gather(pattern: str, target: str) -> list[str]:
-    for _ in range(LISTINGS_MAX):
-        taken: list[str] = []
-        try:
-            taken.extend(_take(path, target) for path in _segments(pattern))
-        except FileNotFoundError:
-            for path in taken:  # one was closed or pruned since the listing
-                os.unlink(path)
-        else:
-            return taken
-    raise UnavailableError(f"the journal segments of {pattern} kept changing names; tried {LISTINGS_MAX} times")
-
-
-def _segments(pattern: str) -> list[str]:
-    """The segments in a directory and below, a file, or a glob of either."""
-    segments: list[str] = []
-    for path in sorted(glob.glob(pattern)):
-        if os.path.isdir(path):
-            for folder, below, names in os.walk(path):
-                below.sort()
-                segments.extend(os.path.join(folder, name) for name in sorted(names) if name.endswith(".jsonl"))
-        else:
-            segments.append(path)
-    return segments
-
-
-def _take(path: str, target: str) -> str:
-    path = os.path.abspath(path)
-    taken = target + path
-    os.makedirs(os.path.dirname(taken), exist_ok=True)
-    if os.path.lexists(taken):  # two patterns found it
-        return taken
-    if os.path.basename(path) == "current.jsonl":
-        shutil.copy2(path, taken)
-        return taken
-    try:
-        os.link(path, taken)
-    except OSError as exc:
-        if exc.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.ENOTSUP):
-            raise
-        shutil.copy2(path, taken)  # another file system, or one without links
-    return taken
-
-
 class Staging:
     """A directory beside the output, named after the token, that replaces the output in one step or not at all."""
 
@@ -132,6 +55,7 @@ class Staging:
             raise ConfigError(f"--output {output}: not available in this version; give a local directory")
         self.output = os.path.abspath(output.removeprefix("file://"))
         self.owner = owner
+        self._read_inode: int | None = None  # of the output that the staged one adds to
         self._prefix = os.path.join(os.path.dirname(self.output), f".{os.path.basename(self.output)}.staging-")
         # A run by hand has no token; its pid replaces it.
         self.path = self._prefix + (f"{owner.token}-{owner.attempt}" if owner.token else f"pid{os.getpid()}")
@@ -144,12 +68,44 @@ class Staging:
     def __exit__(self, *exc: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def publish(self) -> None:
+    def readable(self, layout: int) -> str:
+        """The directory with the present output, "" if there is none of this layout. Raises ConfigError if a newer
+        version wrote it.
+        """
+        self._published()
+        self._read_inode = self._inode()
+        there = self._layout()
+        if there > layout:
+            raise ConfigError(
+                f"{self.output} was written by a newer coordd (layout {there}, this one writes {layout});"
+                " use that version, or give another --output"
+            )
+        return self.output if there == layout else ""
+
+    def _inode(self) -> int:
+        """What tells one published directory from the next; 0 if there is none."""
+        try:
+            return os.stat(self.output).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def _layout(self) -> int:
+        try:
+            with open(os.path.join(self.output, LAYOUT_FILE), encoding="utf-8") as file:
+                return int(file.read())
+        except FileNotFoundError:
+            return 0
+        except ValueError as exc:
+            raise ConfigError(f"{self.output}/{LAYOUT_FILE} is damaged ({exc}); give another --output") from exc
+
+    def publish(self, layout: int = 0) -> None:
         """Replace the output with the staged one, and remove the staging of older attempts.
 
         Raises RefusedError when an attempt with a higher token has published meanwhile: then we are the zombie.
         """
-        shutil.rmtree(os.path.join(self.path, "_journals"), ignore_errors=True)
+        for name in SCRATCH:
+            shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+        write_file(os.path.join(self.path, LAYOUT_FILE), f"{layout}\n")
         write_file(os.path.join(self.path, PUBLISHED_BY), json.dumps(self.owner._asdict()) + "\n")
         lock = os.open(f"{self._prefix}lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -160,6 +116,12 @@ class Staging:
                     f"{self.output} was published by {there.run} under token {there.token}; ours is {self.owner.token}",
                     kind="stale",
                     hint="another attempt has taken over; nothing of this one is kept",
+                )
+            if self._read_inode not in (None, self._inode()):
+                raise RefusedError(
+                    f"{self.output} was published by {there.run or 'another process'} while this one read it",
+                    kind="stale",
+                    hint="run it again: it then adds to the new output",
                 )
             _replace(self.path, self.output)
             self._clear_older()

@@ -6,6 +6,9 @@ the two.
 
 from __future__ import annotations
 
+# The version of all tables together. A directory with a higher one was written by a newer coordd, and is left alone.
+LAYOUT = 2
+
 # What every event has.
 IDENTITY = {
     "type": "string",

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.core.ledger.words import INSTANT_MAX, RECEIVED, RETRY
 from coordd.core.wire.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START
 from coordd.core.wire.merge import LIFE, MERGE_RULES, PRECEDENCE, STATE_OF, TASK, life_rank, precedence
-from coordd.history.schema import ATTEMPTS, FIELDS, GRANTS, IDENTITY, RUN_FIELDS, RUNS, ddl
+from coordd.history.schema import ATTEMPTS, EVENTS, FIELDS, GRANTS, IDENTITY, RUN_FIELDS, RUNS, ddl
+
+# The two kinds of lines.
+GOOD, BAD = "events", "corrupt"
 
 # Bytes of journal that one task reads, and what opening a file counts for.
 TASK_BYTES = 32 * 1024 * 1024
@@ -50,13 +53,17 @@ def lines(spark: SparkSession, paths: list[str]) -> DataFrame:
     )
 
 
-def checked(all_lines: DataFrame) -> DataFrame:
-    """Lines with their verdict: ``problem`` is null for those that parse to ``event``. Blank lines are left out."""
-    body = F.expr(f"substring(value, 1, length(value) - {TAIL_LENGTH})")
-    crc = F.lower(F.lpad(F.hex(F.crc32(body.cast("binary"))), 8, "0"))
-    intact = F.concat(body, F.lit(TAIL_START.decode()), crc, F.lit(TAIL_END.decode())) == F.col("value")
+def _judged(all_lines: DataFrame) -> DataFrame:
+    """``problem`` is null for lines that parse to ``event``. Blank lines are left out."""
+    # On bytes: characters would have to be counted. The checksum is a member as any other, so the line is parsed whole.
+    data = F.col("value").cast("binary")
+    length = F.octet_length("value") - TAIL_LENGTH
+    body = F.substring(data, F.lit(1), length)
+    tail = F.substring(data, length + 1, F.lit(TAIL_LENGTH)).cast("string")
+    crc = F.lower(F.lpad(F.hex(F.crc32(body)), 8, "0"))
+    intact = (length > 0) & (tail == F.concat(F.lit(TAIL_START.decode()), crc, F.lit(TAIL_END.decode())))
     options = {"columnNameOfCorruptRecord": _UNREADABLE, "allowNonNumericNumbers": "false"}
-    event = F.from_json(F.concat("body", F.lit("}")), EVENT_SCHEMA, options)
+    event = F.from_json("value", EVENT_SCHEMA, options)
     readable = (
         F.col(f"event.{_UNREADABLE}").isNull()
         & F.col("event.type").isNotNull()
@@ -67,7 +74,7 @@ def checked(all_lines: DataFrame) -> DataFrame:
     )
     return (
         all_lines.where(F.col("value") != "")
-        .select("value", "source", "modified", "at", body.alias("body"), intact.alias("intact"))
+        .select("value", "source", "modified", "at", intact.alias("intact"))
         .select("value", "source", "modified", "at", "intact", F.when(F.col("intact"), event).alias("event"))
         .select(
             F.col("value").alias("line"),
@@ -87,24 +94,53 @@ def checked(all_lines: DataFrame) -> DataFrame:
     )
 
 
+def checked(all_lines: DataFrame) -> DataFrame:
+    """Every line with its verdict: the columns of ``events``, ``kind`` and ``date``.
+
+    Blank lines are left out. A rejected line borrows columns, so that one pass over the lines is enough: ``node`` is
+    its file, ``reason`` its problem, ``seq`` its place; the others say nothing.
+    """
+    good = F.col("problem").isNull()
+    lent = {"node": "source", "reason": "problem", "seq": "at"}
+    rows = _judged(all_lines).select("*", "event.*", F.xxhash64("line").alias("id"))
+    columns = _event_columns()
+    return rows.select(
+        *(
+            F.when(good, columns[name]).otherwise(F.col(lent[name])).alias(name)
+            if name in lent
+            else columns[name].alias(name)
+            for name in columns
+        ),
+        "line",
+        F.when(good, GOOD).otherwise(BAD).alias("kind"),
+        F.when(good, date_of("timestamp")).otherwise(F.to_date("modified")).alias("date"),
+    )
+
+
+def _event_columns() -> dict[str, Column]:
+    """The columns of ``events`` but the line, from those of the schema. An empty text counts as missing."""
+    columns = {name: F.col(name) for name in IDENTITY}
+    columns["full_hostname"] = F.concat("hostname", F.lit("."), F.coalesce("pid", F.lit(0)).cast("string"))
+    columns |= {
+        name: F.when(F.col(name) != "", F.col(name)) if kind == "string" else F.col(name)
+        for name, kind in FIELDS.items()
+    }
+    return {**columns, "id": F.col("id")}
+
+
 def corrupt(checked_lines: DataFrame, all_lines: DataFrame, below: str = "") -> DataFrame:
     """The rejected lines: file, number of the line (from 1), reason, bytes. ``date`` is that of the file's last change.
 
     ``below``: where the snapshot holds the files; ``source`` says where they were.
     """
     first = all_lines.groupBy("source").agg(F.min("at").alias("first"))
-    return (
-        checked_lines.where(F.col("problem").isNotNull())
-        .join(first, "source")
-        .select(
-            F.regexp_replace("source", f"^(file:/*)?{re.escape(below)}(?=/)" if below else "^file:/*(?=/)", "").alias(
-                "source"
-            ),
-            (F.col("at") - F.col("first") + 1).cast("int").alias("line_number"),
-            "problem",
-            F.col("line").cast("binary").alias("line"),
-            F.to_date("modified").alias("date"),
-        )
+    bad = checked_lines.where(F.col("kind") == BAD)
+    return bad.join(first, F.col("node") == F.col("source")).select(
+        F.regexp_replace("source", f"^file:/*{re.escape(below)}(?=/)", "").alias("source"),
+        (F.col("seq") - F.col("first") + 1).cast("int").alias("line_number"),
+        F.col("reason").alias("problem"),
+        F.col("line").cast("binary").alias("line"),
+        "date",
     )
 
 
@@ -120,20 +156,8 @@ def whole_files(spark: SparkSession, largest: int) -> None:
 
 def events(checked_lines: DataFrame) -> DataFrame:
     """Every event once. ``id`` is a hash of its line; ``date`` is its day."""
-    return (
-        checked_lines.where(F.col("problem").isNull())
-        .select("event.*", "line", F.xxhash64("line").alias("id"))
-        .dropDuplicates(["id", "clock"])
-        .select(
-            *(F.col(name) for name in IDENTITY),
-            F.concat("hostname", F.lit("."), F.coalesce("pid", F.lit(0)).cast("string")).alias("full_hostname"),
-            # An empty text counts as missing.
-            *(F.when(F.col(n) != "", F.col(n)).alias(n) if t == "string" else F.col(n) for n, t in FIELDS.items()),
-            "id",
-            "line",
-            date_of("timestamp").alias("date"),
-        )
-    )
+    good = checked_lines.where(F.col("kind") == GOOD)
+    return good.dropDuplicates(["id", "clock"]).select(*EVENTS, "date")
 
 
 def date_of(instant: str) -> Column:
@@ -144,52 +168,80 @@ def date_of(instant: str) -> Column:
 def runs(all_events: DataFrame) -> DataFrame:
     """One row per run: its state by precedence, its fields by the merge rules.
 
-    Per run the events are numbered in their order. A ``retry`` opens a new segment. The state is the one of
-    highest precedence in the last segment (its latest event, where several share the rank), and each field
-    is its last value, by number. Only a late ``received`` needs the earlier values.
+    The events of a run are few: they meet in one array, in their order. A ``retry`` opens a new segment. The state is
+    the one of highest precedence in the last segment (its latest event, where several share the rank), and each field
+    is its last value. Only a late ``received`` needs the earlier events: it contributes some fields alone.
     """
     kind = F.col("type")
-    life = Window.partitionBy("uuid").orderBy(
-        F.coalesce("attempt", F.lit(0)),
-        F.coalesce("token", F.lit(0)),
-        "clock",
-        "timestamp",
-        "full_hostname",
-        _life_rank(kind),
-        kind,
-        F.coalesce("incarnation", F.lit("")),
-        F.crc32(F.col("line").cast("binary")),
+    order = {
+        "a": F.coalesce("attempt", F.lit(0)),
+        "b": F.coalesce("token", F.lit(0)),
+        "clock": F.col("clock"),
+        "timestamp": F.col("timestamp"),
+        "e": F.col("full_hostname"),
+        "f": _life_rank(kind),
+        "type": kind,
+        "g": F.coalesce("incarnation", F.lit("")),
+        "h": F.col("id"),
+    }
+    more = [name for name in RUN_FIELDS if name not in order]
+    event = F.struct(
+        *(column.alias(name) for name, column in order.items()), _weight(_state(kind)).alias("weight"), *more
     )
-    so_far = life.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    before = life.rowsBetween(Window.unboundedPreceding, -1)
-    stands = F.struct("segment", "weight")
-    numbered = (
-        all_events.select("type", "uuid", "timestamp", "full_hostname", "incarnation", "line", *RUN_FIELDS)
-        .where(kind.startswith(TASK))
-        .withColumn("state", _state(kind))
-        .withColumn("weight", _weight(F.col("state")))
-        .withColumn("segment", F.sum((F.col("state") == RETRY).cast("int")).over(so_far))
-        .withColumn("n", F.row_number().over(life))
-        .withColumn("stood", F.max(stands).over(before))
-        .withColumn("late", F.coalesce(F.col("stood") > stands, F.lit(False)))
-    )
-    kept = set(MERGE_RULES[RECEIVED])
-    full = ~(F.col("late") & (F.col("state") == RECEIVED))
-    last = F.col("n")
-    defining = F.struct("segment", "weight", "n")
+    words = {word: word.removeprefix(TASK) for word in LIFE}
     return (
-        numbered.groupBy("uuid")
-        .agg(
-            F.max_by("state", defining).alias("state"),
-            F.max_by("timestamp", defining).alias("timestamp"),
-            *(_last(name, last, None if name in kept else full) for name in RUN_FIELDS),
-            *(F.max_by("timestamp", F.when(kind == word, last)).alias(word.removeprefix(TASK)) for word in LIFE),
-            F.count(F.lit(1)).alias("events"),
-            F.min("timestamp").alias("first_at"),
+        all_events.where(kind.startswith(TASK))
+        .select("uuid", event.alias("event"))
+        .groupBy("uuid")
+        .agg(F.array_sort(F.collect_list("event")).alias("told"))
+        .withColumn("full", F.filter("told", _is_in_time))
+        .withColumn("stands", _standing("told"))
+        .select(
+            "uuid",
+            _state(F.col("stands.type")).alias("state"),
+            F.col("stands.timestamp").alias("timestamp"),
+            *(_last(name).alias(name) for name in RUN_FIELDS),
+            *(_last_of_type(word).alias(name) for word, name in words.items()),
+            F.size("told").cast("bigint").alias("events"),
+            F.array_min("told.timestamp").alias("first_at"),
         )
         .withColumn("job", job_of())
         .select(*RUNS, date_of("first_at").alias("date"))
     )
+
+
+def _standing(told: str) -> Column:
+    """The event that gives the run its state."""
+    nothing = F.struct(F.lit(_NOTHING).alias("weight"), F.lit("").alias("type"), F.lit(0.0).alias("timestamp"))
+
+    def step(so_far: Column, event: Column) -> Column:
+        counts = (event.weight == _RETRIES) | (event.weight >= so_far.weight)
+        return F.when(counts, F.struct(event.weight, event.type, event.timestamp)).otherwise(so_far)
+
+    return F.aggregate(told, nothing, step)
+
+
+def _is_in_time(event: Column, index: Column) -> Column:
+    """False for a ``received`` after an event of higher precedence, with no ``retry`` between."""
+
+    def highest(so_far: Column, one: Column) -> Column:
+        return F.when(one.weight == _RETRIES, _RETRIES).otherwise(F.greatest(so_far, one.weight))
+
+    before = F.slice("told", F.lit(1), index)
+    late = F.aggregate(before, F.lit(_NOTHING), highest) > event.weight
+    return ~((event.type == "task-received") & late)
+
+
+def _last(name: str) -> Column:
+    """The last value of a field among the events that have it and may contribute it."""
+    events = "told" if name in MERGE_RULES[RECEIVED] else "full"
+    values = F.col(f"{events}.{name}")
+    return F.try_element_at(F.filter(values, lambda value: value.isNotNull()), F.lit(-1))
+
+
+def _last_of_type(word: str) -> Column:
+    told = F.filter("told", lambda event: event.type == word)
+    return F.try_element_at(told, F.lit(-1)).timestamp
 
 
 def job_of() -> Column:
@@ -300,6 +352,10 @@ def _weighed(one: Column) -> Column:
     return F.struct(_weight(_state(one.type)).alias("weight"), one.timestamp, one.type, one.reason)
 
 
+# The weights (see ``_weight``) of ``retry``, which is the lowest, and of nothing at all.
+_RETRIES = -len(PRECEDENCE)
+_NOTHING = _RETRIES - 1
+
 # The events that end an attempt.
 ENDS = ("task-succeeded", "task-failed", "task-revoked", "task-retried")
 
@@ -313,7 +369,7 @@ def _state(kind: Column) -> Column:
 def _weight(state: Column) -> Column:
     """core.wire.merge.precedence, inverted: more counts more; retry opens a segment, so it has the lowest weight."""
     ranks = [(name, -precedence(name)) for name in PRECEDENCE if name not in (None, RETRY)]
-    ranks.append((RETRY, -len(PRECEDENCE)))
+    ranks.append((RETRY, _RETRIES))
     return _lookup(state, ranks, -precedence("a state of its own"))
 
 
@@ -326,9 +382,3 @@ def _lookup(column: Column, pairs: list[tuple[str, int]], otherwise: int) -> Col
     (first, value), *rest = pairs
     chain = F.when(column == first, value)
     return reduce(lambda so_far, pair: so_far.when(column == pair[0], pair[1]), rest, chain).otherwise(otherwise)
-
-
-def _last(name: str, n: Column, counts: Column | None) -> Column:
-    """The field's last value, by number, among the events that have it and may contribute it."""
-    has = F.col(name).isNotNull()
-    return F.max_by(name, F.when(has if counts is None else has & counts, n)).alias(name)

@@ -95,11 +95,34 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
     left = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".out"))
     assert left == [".out.staging-lock"]
 
+    # The open segment of one node is closed: as a stream, the driver adds it to what is there.
+    os.rename(f"{paths[1]}/current.jsonl", f"{paths[1]}/00000002.jsonl")
+    again = submit(tmp_path, paths[1:2], output, "--stream", "now")
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "1 journal segments to read" in again.stdout
+    assert {name: spark.read.parquet(f"file://{output}/{name}").count() for name in TABLES} == counts
+
 
 def test_nothing_to_read_is_one_sentence_and_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert job.main(["--journals", str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 1
     assert "no journal segments (*.jsonl)" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--stream", "now", "--rebuild"], "--rebuild: a stream reads what is new"),
+        (["--stream", "0"], "--stream: invalid trigger value: '0'"),
+        (["--keep-days", "-1"], "--keep-days: invalid days value: '-1'"),
+    ],
+)
+def test_options_that_would_lose_rows_are_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        job.parse(["--journals", "j", "--output", "o", *options])
+    assert said in capsys.readouterr().err
 
 
 def test_it_imports_nothing_of_the_daemon() -> None:

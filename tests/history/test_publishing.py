@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 from coordd.history import publishing
-from coordd.history.publishing import Owner, Staging, snapshot, write_file
+from coordd.history.publishing import Owner, Staging, write_file
 
 
 def owner(token: int, attempt: int = 0, job: str = "history") -> Owner:
@@ -78,6 +77,17 @@ def test_tokens_of_another_job_and_runs_by_hand_do_not_compare(tmp_path: Path) -
     assert (output / "runs").read_text() == "4"
 
 
+def test_an_output_that_changed_since_it_was_read_is_not_replaced(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    publish(output, Owner(), "1")
+    with Staging(str(output), owner(5)) as staging:
+        assert staging.readable(0) == str(output)
+        publish(output, Owner(), "2")
+        with pytest.raises(RefusedError, match="while this one read it"):
+            staging.publish()
+    assert (output / "runs").read_text() == "2"
+
+
 def test_a_directory_with_other_things_in_it_is_never_replaced(tmp_path: Path) -> None:
     output = tmp_path / "home"
     output.mkdir()
@@ -102,79 +112,6 @@ def test_waiting_for_another_publisher_has_a_limit(tmp_path: Path, monkeypatch: 
         with pytest.raises(UnavailableError, match="another process has held"):
             publish(tmp_path / "out", owner(5), "x")
     publish(tmp_path / "out", owner(5), "x")
-
-
-def journal(path: Path, **segments: str) -> Path:
-    path.mkdir(parents=True)
-    for name, text in segments.items():
-        (path / f"{name}.jsonl").write_text(text)
-    return path
-
-
-def contents(paths: list[str]) -> list[str]:
-    return [Path(path.removeprefix("file://")).read_text() for path in paths]
-
-
-def test_the_picture_stays_as_it_was_taken(tmp_path: Path) -> None:
-    one = journal(tmp_path / "edge-1", **{"00000001": "closed\n", "current": "open\n"})
-    picture = snapshot([str(one)], str(tmp_path / "picture"))
-    with open(one / "current.jsonl", "a") as current:
-        current.write("more\n")
-    (one / "00000001.jsonl").unlink()
-    assert contents(picture.paths) == ["closed\n", "open\n"]
-    assert picture.size == len("closed\nopen\n")
-
-
-def test_directories_globs_files_and_uris(tmp_path: Path) -> None:
-    journal(tmp_path / "edge-1", current="a")
-    two = journal(tmp_path / "edge-2", current="b")
-    (two / "torn-1.bytes").write_text("not a segment")
-    by_glob = snapshot([str(tmp_path / "edge-*")], str(tmp_path / "p1"))
-    assert contents(by_glob.paths) == ["a", "b"]
-    assert contents(snapshot([f"file://{two}/current.jsonl"], str(tmp_path / "p2")).paths) == ["b"]
-    mixed = snapshot([str(two), "hdfs://name/journals/"], str(tmp_path / "p3"))
-    assert mixed.paths[1:] == ["hdfs://name/journals/*.jsonl"]
-    assert mixed.size is None
-
-
-def test_no_journal_at_all_is_said_clearly(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no journal segments"):
-        snapshot([str(tmp_path / "nothing")], str(tmp_path / "picture"))
-
-
-def test_a_segment_that_is_closed_meanwhile_is_found_under_its_new_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = journal(tmp_path / "edge-1", current="a")
-    take = publishing._take
-
-    def close_it_first(path: str, target: str) -> str:
-        if (one / "current.jsonl").exists():
-            (one / "current.jsonl").rename(one / "00000001.jsonl")
-        return take(path, target)
-
-    monkeypatch.setattr(publishing, "_take", close_it_first)
-    assert contents(snapshot([str(one)], str(tmp_path / "picture")).paths) == ["a"]
-
-
-def test_names_that_never_settle_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = journal(tmp_path / "edge-1", current="a")
-
-    def gone(path: str, *_: object) -> str:
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(publishing, "_take", gone)
-    with pytest.raises(UnavailableError, match="kept changing names"):
-        snapshot([str(one)], str(tmp_path / "picture"))
-
-
-def test_across_file_systems_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another device")
-
-    monkeypatch.setattr(os, "link", no_link)
-    one = journal(tmp_path / "edge-1", **{"00000001": "a"})
-    assert contents(snapshot([str(one)], str(tmp_path / "picture")).paths) == ["a"]
 
 
 def test_the_owner_is_read_from_the_environment() -> None:

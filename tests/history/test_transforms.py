@@ -122,7 +122,7 @@ def test_intact_is_what_the_line_format_says(lines: Frame) -> None:
     assert sum(decode_line(one) is not None for one in data) == 1
     rows = transforms.checked(lines(data)).collect()
     assert len(rows) == 301
-    assert [row.line for row in rows if row.problem is None] == [line.decode()[:-1]]
+    assert [row.line for row in rows if row.kind == transforms.GOOD] == [line.decode()[:-1]]
 
 
 def test_an_end_that_was_journalled_late_does_not_stretch_the_attempt(lines: Frame) -> None:

@@ -1,0 +1,169 @@
+"""From segments that were not read before to all tables: reads lines, merges with what is published, writes.
+
+A segment is read once. Its events join those that are there; an event that came before, in whatever segment, is left
+out. Then the runs, grants, nodes, elections and fire times that the new events touch are computed again from all their
+events, and all others stay. So neither order nor repetition matters, and a segment that was pruned since has left its
+rows here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession, Window, functions as F  # noqa: N812 - what PySpark's users call it
+
+from coordd.history import cluster, transforms
+from coordd.history.audit import audit
+from coordd.history.schema import TABLES
+from coordd.history.segments import Picture
+from coordd.history.tables import Tables
+
+Say = Callable[[str], None]
+
+
+class Built(NamedTuple):
+    """The next tables, complete but for what is to be forgotten."""
+
+    tables: Tables
+
+    def frames(self) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame, DataFrame]:
+        """Those that the report is made of."""
+        after = self.tables.after
+        return after("runs"), after("attempts"), after("nodes"), after("audit"), after("corrupt")
+
+
+def build(spark: SparkSession, picture: Picture, old: str, new: str, clock_skew_s: float, say: Say) -> Built:
+    """Write all tables under ``new``: the published ones under ``old`` ("": none), and what ``picture`` adds."""
+    tables = Tables(spark, old, new)
+    if not picture.paths:
+        for name in TABLES:
+            tables.keep(name)
+            tables.complete(name)
+        return Built(tables)
+    parse(tables, picture)
+    drop_repeated(tables)
+    say("the lines are read")
+    fresh = tables.read_fresh()
+    touch(tables, fresh)
+    corrupt(tables, picture)
+    tables.append_events()
+    say("runs and attempts are put together")
+    tables.write("audit", audit(tables.after("grants"), tables.after("attempts"), clock_skew_s))
+    tables.complete("audit")
+    return Built(tables)
+
+
+def parse(tables: Tables, picture: Picture) -> None:
+    """One pass over the lines: events by day, and the rejected lines beside them."""
+    spark = tables.spark
+    spark.sparkContext.setJobDescription("read the lines")
+    transforms.whole_files(spark, picture.largest)
+    checked = transforms.checked(transforms.lines(spark, picture.paths))
+    checked.hint("rebalance", "kind", "date").write.partitionBy("kind", "date").parquet(f"file://{tables.fresh}")
+
+
+def drop_repeated(tables: Tables) -> None:
+    """Leave out fresh events that were there before, or are there twice. Only days with such ones are rewritten."""
+    days = tables.dates(tables.fresh_events)
+    if not days:
+        return
+    tables.spark.sparkContext.setJobDescription("look for repeated events")
+    same = ["date", "id", "clock"]
+    fresh = tables.read_fresh()
+    known = fresh.groupBy(*same).count().where("count > 1").select(*same, F.lit(False).alias("before"))
+    before = tables.before("events")
+    if before is not None:
+        there = before.where(F.col("date").isin([day.removeprefix("date=") for day in days])).select(*same)
+        again = there.join(fresh, same, "left_semi").select(*same, F.lit(True).alias("before"))
+        known = known.union(again).groupBy(*same).agg(F.max("before").alias("before"))
+    with kept(known):
+        changed = sorted(row.date.isoformat() for row in known.select("date").distinct().collect())
+        if not changed:
+            return
+        tables.spark.sparkContext.setJobDescription("drop repeated events")
+        place = ["file", "row"]
+        placed = fresh.where(F.col("date").isin(changed)).select(
+            "*", F.col("_metadata.file_path").alias("file"), F.col("_metadata.row_index").alias("row")
+        )
+        number = F.row_number().over(Window.partitionBy(*same).orderBy(*place))
+        numbered = placed.select(*same, *place).join(known, same).withColumn("number", number)
+        repeated = numbered.where(F.col("before") | (F.col("number") > 1))
+        tables.rewrite_fresh(placed.join(repeated.select(*place), place, "left_anti"), changed)
+
+
+def touch(tables: Tables, fresh: DataFrame) -> None:
+    """Compute again what the fresh events are about, from all their events."""
+    runs = fresh.where(F.col("uuid").isNotNull()).select("uuid").distinct()
+    names = fresh.where(F.col("run").isNotNull()).select("run").distinct()
+    with kept(*([runs, names] if tables.before("runs") is not None else [])):
+        everything = of_runs(tables, fresh, runs)
+        tables.replace("runs", transforms.runs(everything), runs, "uuid")
+        granted = transforms.granted(everything)
+        with kept(granted):
+            tables.replace("attempts", transforms.attempts(granted), names, "run")
+            tables.replace("grants", transforms.grants(granted), names, "run")
+        touched_runs = tables.after("runs").join(names, "run", "left_semi")
+        launches = tables.after("attempts").join(names, "run", "left_semi")
+        tables.replace("fires", cluster.fires(touched_runs, launches), names, "run")
+    lives = fresh.select("hostname", "incarnation").distinct()
+    nodes = cluster.nodes(fresh)
+    known = tables.before("nodes")
+    if known is not None:
+        nodes = cluster.joined(known.join(lives, ["hostname", "incarnation"], "left_semi"), nodes)
+    tables.replace("nodes", nodes, lives, "hostname", "incarnation")
+    elections(tables, fresh)
+
+
+def of_runs(tables: Tables, fresh: DataFrame, runs: DataFrame) -> DataFrame:
+    """The fresh events, and the published ones of the same ``runs`` (column ``uuid``)."""
+    before, events = tables.before("runs"), tables.before("events")
+    if before is None or events is None:
+        return fresh
+    since = before.join(runs, "uuid", "left_semi").agg(F.min("date")).first()
+    if since is None or since[0] is None:
+        return fresh
+    return fresh.unionByName(events.where(F.col("date") >= F.lit(since[0])).join(runs, "uuid", "left_semi"))
+
+
+@contextlib.contextmanager
+def kept(*frames: DataFrame) -> Iterator[None]:
+    """Spark keeps these frames in the block, and computes them once.
+
+    They are released after it, also when it fails: Spark would use their rows for each later frame of the same paths,
+    and the next increment of a stream has the same ones.
+    """
+    for frame in frames:
+        frame.persist()
+    try:
+        yield
+    finally:
+        for frame in frames:
+            frame.unpersist()
+
+
+def elections(tables: Tables, fresh: DataFrame) -> None:
+    """Two nodes record an election within moments; the second record may come in another segment."""
+    about = cluster.elections(fresh)
+    ids = about.select("id").distinct()
+    before = tables.before("elections")
+    events = tables.before("events")
+    if before is not None and events is not None:
+        first = about.agg(F.min("date")).first()
+        if first is not None and first[0] is not None:
+            near = events.where(
+                (F.col("date") >= F.lit(first[0] - timedelta(days=1))) & (F.col("type") == cluster.DECIDED)
+            )
+            about = cluster.elections(fresh.unionByName(near)).join(ids, "id", "left_semi")
+    tables.replace("elections", about, ids, "id")
+
+
+def corrupt(tables: Tables, picture: Picture) -> None:
+    """The rejected lines of this picture. Those of a segment that is read again (an open one, a URI) are replaced."""
+    spark = tables.spark
+    bad = tables.read_bad()
+    rows = transforms.corrupt(bad, transforms.lines(spark, picture.paths), picture.below)
+    again = spark.createDataFrame([(source,) for source in picture.replaced], "source string")
+    tables.replace("corrupt", rows, again.union(rows.select("source")).distinct(), "source")

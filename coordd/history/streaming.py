@@ -1,0 +1,104 @@
+"""The same pipeline as a stream: Spark finds the segments that are new, and each batch of them is one increment.
+
+Only closed segments are followed: a stream of files never reads what is appended to one. Which segments a stream has
+seen is in its checkpoint, beside the output. It may be removed: the output has its own list (segments.py), so nothing
+is added twice. Without an output the checkpoint says nothing, and is removed.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Callable
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from coordd.errors import ConfigError, CoorddError
+from coordd.history.segments import LIST
+
+# Segments in one batch: what is read and sorted at a time has a bound.
+FILES_MAX = 2000
+
+# The names of closed segments, also in a sink.
+CLOSED = "[0-9]*.jsonl*"
+
+# The columns of Spark's files as rows; a stream must be given them.
+FILES = "path string, modificationTime timestamp, length bigint, content binary"
+
+# ``trigger``: what is there, and then the end.
+NOW = 0.0
+
+
+def trigger(text: str) -> float:
+    """What --stream says: ``NOW``, or how often (seconds) to look. Raises ValueError."""
+    if text == "now":
+        return NOW
+    seconds = float(text)
+    if not 1.0 <= seconds <= 86_400.0:
+        raise ValueError(f"--stream {text}: give now, or 1 to 86400 seconds")
+    return seconds
+
+
+def follow(
+    spark: SparkSession, journals: list[str], output: str, every_s: float, add: Callable[[list[str]], None]
+) -> None:
+    """Call ``add`` with the paths of new segments, batch by batch. Ends with ``NOW``, or with what ``add`` raises.
+
+    A batch that failed is found again by the next stream. Raises ConfigError if the journals cannot be followed.
+    """
+    failed: list[CoorddError | OSError] = []
+
+    def batch(files: DataFrame, _number: int) -> None:
+        paths = sorted(row.path for row in files.select("path").collect())
+        if paths:
+            try:
+                add([glob.escape(path[5:]) if path.startswith("file:") else path for path in paths])
+            except (CoorddError, OSError) as exc:
+                failed.append(exc)  # Spark wraps it in an exception of its own
+                raise
+
+    if not os.path.exists(os.path.join(_local(output), LIST)):
+        shutil.rmtree(checkpoint(output), ignore_errors=True)
+    try:
+        found = (
+            spark.readStream.format("binaryFile")
+            .schema(FILES)
+            .option("recursiveFileLookup", "true")
+            .option("pathGlobFilter", CLOSED)
+            .option("maxFilesPerTrigger", FILES_MAX)
+            .load(_one(journals))
+            .select("path")  # no byte of a file is read for this
+        )
+        writer = found.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint(output))
+        timed = writer.trigger(processingTime=f"{every_s} seconds") if every_s else writer.trigger(availableNow=True)
+        timed.start().awaitTermination()
+    except AnalysisException as exc:
+        raise ConfigError(f"--stream cannot follow {', '.join(journals)}: {exc}") from exc
+    except StreamingQueryException:
+        if failed:
+            raise failed[0] from None
+        raise
+
+
+def checkpoint(output: str) -> str:
+    """Where a stream into this output keeps what it has seen."""
+    path = _local(output)
+    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.stream")
+
+
+def _one(journals: list[str]) -> str:
+    """Streams of files take one path; a glob names several directories."""
+    paths = [_local(path) if "://" not in path or path.startswith("file://") else path for path in journals]
+    if len(paths) == 1:
+        return paths[0]
+    if not all(path.startswith("/") for path in paths):
+        raise ConfigError(
+            f"--stream follows one URI or local directories, not {', '.join(journals)}: start one for each"
+        )
+    return "/{" + ",".join(path.removeprefix("/") for path in paths) + "}"
+
+
+def _local(path: str) -> str:
+    return os.path.abspath(path.removeprefix("file://"))

@@ -1,0 +1,70 @@
+"""Spark's stream finds each closed segment once, and what it finds is one increment."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from coordd.errors import ConfigError, RefusedError
+from coordd.history.segments import LIST
+from coordd.history.streaming import NOW, checkpoint, follow, trigger
+from history.test_segments import journal
+
+
+def test_each_closed_segment_is_found_once(spark: SparkSession, tmp_path: Path) -> None:
+    one = journal(tmp_path / "sink" / "edge-1", **{"00000001": "a", "current": "open"})
+    two = journal(tmp_path / "sink" / "edge 2", **{"00000001-89abcdef0123": "b"})
+    batches: list[list[str]] = []
+
+    def add(paths: list[str]) -> None:
+        batches.append(paths)
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / LIST).touch()
+
+    def look() -> None:
+        follow(spark, [str(one), f"file://{tmp_path}/sink/*2"], str(tmp_path / "out"), NOW, add)
+
+    look()
+    assert batches == [sorted([f"{one}/00000001.jsonl", f"{two}/00000001-89abcdef0123.jsonl"])]
+    (one / "current.jsonl").rename(one / "00000002.jsonl")
+    look()
+    assert batches[1:] == [[f"{one}/00000002.jsonl"]]
+    assert Path(checkpoint(str(tmp_path / "out"))).parent == tmp_path
+    look()
+    assert len(batches) == 2
+    (tmp_path / "out" / LIST).unlink()
+    look()
+    assert len(batches[2]) == 3, "the output is gone: all is found again"
+
+
+def test_a_batch_that_failed_is_found_again_without_pruned_segments(spark: SparkSession, tmp_path: Path) -> None:
+    one = journal(tmp_path / "edge-[1]", **{"00000001": "a", "00000002": "b"})
+    output = journal(tmp_path / "out")
+    (output / LIST).touch()
+
+    def fails(_paths: list[str]) -> None:
+        raise RefusedError("another one published")
+
+    with pytest.raises(RefusedError, match="another one published"):
+        follow(spark, [str(tmp_path)], str(output), NOW, fails)
+    (one / "00000001.jsonl").unlink()
+    batches: list[list[str]] = []
+    follow(spark, [str(tmp_path)], str(output), NOW, batches.append)
+    assert [glob.glob(path) for path in batches[0]] == [[f"{one}/00000002.jsonl"]]
+
+
+def test_journals_that_cannot_be_followed_are_said(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot follow .*/none"):
+        follow(spark, [str(tmp_path / "none")], str(tmp_path / "out"), NOW, print)
+    with pytest.raises(ConfigError, match="one URI or local directories"):
+        follow(spark, [str(tmp_path), "hdfs://name/journals"], str(tmp_path / "out"), NOW, print)
+
+
+def test_what_the_option_says() -> None:
+    assert (trigger("now"), trigger("30")) == (NOW, 30.0)
+    for bad in ("0", "never", "1e9"):
+        with pytest.raises(ValueError, match=r"."):
+            trigger(bad)
