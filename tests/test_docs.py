@@ -61,7 +61,7 @@ PROMISED_IN = {
 
 @cache
 def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+    spec = importlib.util.spec_from_file_location("tables", DOCS / "texts" / "tables.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -76,7 +76,7 @@ def tables() -> ModuleType:
 def test_tables_are_those_of_the_code(page: Path) -> None:
     text = page.read_text()
 
-    assert tables().renew(text) == text, "run: python docs/tables.py"
+    assert tables().renew(text) == text, "run: python docs/texts/tables.py"
     assert len(tables().BLOCK.findall(text)) == len(BLOCK.findall(text)), "a table without its end"
 
 

@@ -1,6 +1,6 @@
 """Writes the tables of docs that can be read off the code; tests/test_docs.py fails when one is out of date.
 
-    python docs/tables.py          rewrite them in place
+    python docs/texts/tables.py          rewrite them in place
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`. What a table says in prose stands here (of the methods
 of the control socket in texts/methods.toml), by the name that the code uses: a name without a sentence, or a sentence
@@ -28,7 +28,7 @@ from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.metrics import families
 
-HERE = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -266,7 +266,7 @@ def job_columns() -> str:
 
 _METHODS = {
     name: (said["takes"], said["says"])
-    for name, said in tomllib.loads((HERE / "texts" / "methods.toml").read_text(encoding="utf-8")).items()
+    for name, said in tomllib.loads((DOCS / "texts" / "methods.toml").read_text(encoding="utf-8")).items()
 }
 _BY_JOB = {"job.suspend", "job.resume", "run.trigger", "run.cancel", "run.revoke", "run.resolve"} | {
     "deadletter.replay",
@@ -455,7 +455,7 @@ def renew(text: str) -> str:
 
 
 def main() -> None:
-    for path in sorted(HERE.glob("*.md")):
+    for path in sorted(DOCS.glob("*.md")):
         text = path.read_text(encoding="utf-8")
         renewed = renew(text)
         if renewed != text:
