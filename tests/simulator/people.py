@@ -246,8 +246,8 @@ class People:
             for name in BACKFILLED_JOBS:
                 self._ledger(host, PlanBackfill(job=name, text="", by=PERSON))
             return
-        end = world.server.wall() - self.fills.uniform(0.0, 10.0)
-        begin = end - self.fills.uniform(5.0, 60.0)
+        end = round(world.server.wall() - self.fills.uniform(0.0, 10.0), 3)  # a plan has milliseconds
+        begin = round(end - self.fills.uniform(5.0, 60.0), 3)
         plan = Backfill(f"p{world.now:.3f}", begin, end, self.fills.choice(ORDERS), self.fills.randint(1, 3))
         plan.redo = self.fills.choice((*REDO, REDO[-1]))
         plan.stop_after = self.fills.choice((0, 0, 2))

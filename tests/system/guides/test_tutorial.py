@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,13 @@ def test_the_tutorial_line_by_line(fresh: Path) -> None:
 
     assert count >= COMMANDS_MIN
     # A run outlives its daemons: one that began as they ended still does its work.
-    until(lambda: not processes([f"{fresh}/"]), why="the tutorial leaves nothing that runs")
+    try:
+        until(lambda: not processes([f"{fresh}/"]), why="the tutorial leaves nothing that runs")
+    except AssertionError as exc:
+        for pid in processes([f"{fresh}/"]):
+            with suppress(OSError):
+                exc.add_note(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        raise
 
 
 def test_the_pauses_of_the_tutorial_fit_into_five_minutes() -> None:
