@@ -123,8 +123,10 @@ class Applications(Protocol):
     def end(self, ident: str) -> None:
         """Ask for the end of one."""
 
-    def hidden(self, known: Collection[str] = ()) -> str:
-        """Why a living application may be the run's and is not recognised yet; "": there is none such."""
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
+        """By id, why living applications may be the run's and are not recognised yet. ``ended``: also those that have
+        ended, unless they surely failed or were killed.
+        """
 
     def keeps_since(self, since: float) -> str:
         """Why one that was submitted after ``since`` (Unix seconds) may have been forgotten; "": it cannot."""

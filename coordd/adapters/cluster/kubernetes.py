@@ -53,9 +53,9 @@ class Kubernetes:
         if answer.status not in (200, 202, 404):
             raise UnavailableError(f"{url}: expected 200 for its end, found {answer.status} {shown(answer.content)}")
 
-    def hidden(self, known: Collection[str] = ()) -> str:
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
         """Marks are shown as soon as an application is."""
-        return ""
+        return {}
 
     def keeps_since(self, since: float) -> str:
         """Why a driver pod that was made after ``since`` may be gone without a trace; "": it cannot.

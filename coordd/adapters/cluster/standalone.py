@@ -10,8 +10,11 @@ what it was told. The end is what the worker says that ran the driver and has se
 from __future__ import annotations
 
 import html
+import math
 import re
+import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -30,6 +33,12 @@ BY_WORKER = {"FINISHED": SUCCEEDED, "FAILED": FAILED, "KILLED": KILLED, "ERROR":
 # What the master's word is worth where no worker tells. Its ERROR may mean that it has lost the worker.
 BY_MASTER = {"FINISHED": ENDED, "FAILED": FAILED, "KILLED": KILLED, "ERROR": ENDED}
 
+# Ends by the word of the master that are not certain: it may be a success, or the worker was lost.
+UNCERTAIN = {said for said, word in BY_MASTER.items() if word == ENDED}
+
+# All that the workers are asked in one look-up takes at most this many times as long as one answer.
+LOOKUP_ANSWERS = 3.0
+
 # The worker of a driver that has none.
 NO_WORKER = "None"
 
@@ -47,12 +56,25 @@ CELLS = 8
 DETAIL_MAX = 300
 
 
-class State(NamedTuple):
-    """What the active master says. ``workers``: the web address of each living worker, by its id."""
+@dataclass(frozen=True)
+class State:
+    """One look-up: what the active master says. ``workers``: the web address of each living worker, by its id.
+    ``until``: its deadline (monotonic seconds). ``away``: why a worker, by its address, is not asked again in it.
+    """
 
     place: str
     drivers: list[Mapping[str, Any]]
     workers: dict[str, str]
+    until: float = math.inf
+    away: dict[str, str] = field(default_factory=dict)
+
+    def left_s(self) -> float:
+        """Seconds until the deadline. Raises UnavailableError: it is over."""
+        left_s = self.until - time.monotonic()
+        if left_s <= 0:
+            slow = "; ".join(self.away.values()) or "the answers of its workers are slow"
+            raise UnavailableError(f"{self.place}: the look-up of its drivers took too long: {slow}")
+        return left_s
 
 
 class Marks(NamedTuple):
@@ -78,6 +100,7 @@ class Standalone:
         self._rest = {f"http://{host}:{ui}": f"http://{host}:{rest}" for host in hosts}
         self._answer_s = answer_s
         self._marks: dict[str, Marks] = {}  # by driver: they never change
+        self._without: set[str] = set()  # ended drivers whose log has no command: it will have none
         self.place = " or ".join(self._rest)
 
     def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
@@ -115,19 +138,18 @@ class Standalone:
                 f"{url}: expected success for its end, found {answer.status} {shown(answer.content)}"
             )
 
-    def hidden(self, known: Collection[str] = ()) -> str:
-        """Why a living driver may be the run's and is not recognised; "": there is none such. Raises
-        UnavailableError.
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
+        """By id, why living drivers may be the run's and are not recognised. ``ended``: also those that have ended,
+        unless they surely failed or were killed. Raises UnavailableError.
         """
         state = self._state()
-        for driver in state.drivers:
-            if driver["id"] in known or driver["state"] in BY_MASTER or self._marks_of(driver, state) is not None:
-                continue
-            return (
-                f"{state.place}: whose driver {driver['id']} is cannot be told yet: it waits for a worker, or its"
-                " worker does not show its log"
-            )
-        return ""
+        over = BY_MASTER.keys() - UNCERTAIN if ended else BY_MASTER.keys()
+        return {
+            driver["id"]: f"{state.place}: whose driver {driver['id']} is cannot be told yet: it waits for a worker, or"
+            " its worker does not show its log"
+            for driver in state.drivers
+            if not (driver["id"] in known or driver["state"] in over) and self._marks_of(driver, state) is None
+        }
 
     def keeps_since(self, since: float) -> str:
         """Nothing that a master shows proves that it has forgotten no driver."""
@@ -154,7 +176,8 @@ class Standalone:
             if not all(isinstance(one["id"], str) and isinstance(one["state"], str) for one in drivers):
                 raise TypeError("a driver without id or state")
             alive = [one for one in content["workers"] if one["state"] == "ALIVE"]
-            return State(place, drivers, {one["id"]: str(one["webuiaddress"]).rstrip("/") for one in alive})
+            workers = {one["id"]: str(one["webuiaddress"]).rstrip("/") for one in alive}
+            return State(place, drivers, workers, time.monotonic() + LOOKUP_ANSWERS * self._answer_s)
         except (KeyError, TypeError) as exc:
             raise UnavailableError(f"{url}: expected lists of drivers and workers, found {exc!r}") from exc
 
@@ -166,41 +189,42 @@ class Standalone:
         if said in BY_MASTER:
             # After a restart the master does not know which worker has had the driver.
             asked = [*state.workers.values()] if of == NO_WORKER else [worker] if worker else []
-            worker, by_worker, notes = self._first_hand(ident, asked)
+            worker, by_worker, notes = self._first_hand(ident, asked, state)
             if by_worker:
                 word, detail = BY_WORKER.get(by_worker, ALIVE), notes
             else:
                 word, detail = BY_MASTER[said], f"the master says {said}, and no worker tells how it ended"
             if word == FAILED and by_worker and not detail:
-                detail = self._last_words(worker, ident)
+                detail = self._last_words(worker, ident, state)
         return _made(ident, word, detail, marks, worker, driver)
 
     # ---- the workers
 
     def _forgotten(self, ident: str, mark: str, state: State) -> list[Application]:
         """A driver that ended before the master was restarted: its worker still knows it."""
-        worker, said, notes = self._first_hand(ident, state.workers.values())
+        worker, said, notes = self._first_hand(ident, state.workers.values(), state)
         return [_made(ident, BY_WORKER.get(said, ALIVE), notes, Marks(run=mark), worker, {})] if said else []
 
-    def _first_hand(self, ident: str, workers: Iterable[str]) -> tuple[str, str, str]:
+    def _first_hand(self, ident: str, workers: Iterable[str], state: State) -> tuple[str, str, str]:
         """Which worker has had a driver, and its state and notes there; "" if none shows it."""
         for worker in workers:
-            said, notes = self._by_worker(worker, ident)
+            said, notes = self._by_worker(worker, ident, state)
             if said:
                 return worker, said, notes
         return "", "", ""
 
-    def _last_words(self, worker: str, ident: str) -> str:
+    def _last_words(self, worker: str, ident: str, state: State) -> str:
         """The line of a driver's log that says most about its failure, redacted; "" if the log is gone."""
         try:
-            answer = self._get(f"{worker}/log/?driverId={quote(ident)}&logType=stderr&byteLength={TAIL_BYTES}")
+            query = f"driverId={quote(ident)}&logType=stderr&byteLength={TAIL_BYTES}"
+            answer = self._ask(worker, f"/log/?{query}", state)
         except UnavailableError:
             return ""
         return telling_line(answer.content.decode(errors="replace").splitlines()[1:])
 
-    def _by_worker(self, worker: str, ident: str) -> tuple[str, str]:
+    def _by_worker(self, worker: str, ident: str, state: State) -> tuple[str, str]:
         """State and notes of a driver on its worker's page; "" if the page does not show it."""
-        page = self._get(f"{worker}/").content.decode(errors="replace")
+        page = self._ask(worker, "/", state).content.decode(errors="replace")
         _, there, row = page.partition(f"<td>{html.escape(ident)}</td>")
         if not there:
             return "", ""
@@ -210,26 +234,46 @@ class Standalone:
         return cells[1], cells[-1] if len(cells) == CELLS - 1 else ""
 
     def _marks_of(self, driver: Mapping[str, Any], state: State) -> Marks | None:
-        """The marks of a driver; None if they cannot be read (yet)."""
+        """The marks of a driver; None if they cannot be read (yet). Raises UnavailableError: the look-up takes too
+        long.
+        """
         ident, worker = driver["id"], state.workers.get(str(driver.get("worker")), "")
-        if ident not in self._marks and worker:
+        if ident not in self._marks and ident not in self._without and worker:
+            state.left_s()
             query = f"driverId={quote(ident)}&logType=stderr&offset=0&byteLength={COMMAND_BYTES}"
             try:
-                text = self._get(f"{worker}/log/?{query}").content.decode(errors="replace")
+                text = self._ask(worker, f"/log/?{query}", state).content.decode(errors="replace")
             except UnavailableError:
                 return None
             _, there, command = text.partition(_COMMAND)
             if there:
                 self._marks[ident] = _marks(command.partition("\n")[0])
+            elif driver["state"] in BY_MASTER:
+                self._without.add(ident)
         return self._marks.get(ident)
 
+    def _ask(self, worker: str, path: str, state: State) -> Answer:
+        """A worker that did not answer is not asked again in the same look-up: each of its drivers would cost the time
+        of an answer. Raises UnavailableError.
+        """
+        if worker in state.away:
+            raise UnavailableError(state.away[worker])
+        left_s = state.left_s()
+        try:
+            answer = request("GET", worker + path, answer_s=min(self._answer_s, left_s))
+        except UnavailableError as exc:
+            state.away[worker] = str(exc)
+            raise
+        return _good(answer, worker + path)
+
     def _get(self, url: str) -> Answer:
-        answer = request("GET", url, answer_s=self._answer_s)
-        if answer.status != 200:
-            raise UnavailableError(
-                f"{url.partition('?')[0]}: expected 200, found {answer.status} {shown(answer.content)}"
-            )
-        return answer
+        return _good(request("GET", url, answer_s=self._answer_s), url)
+
+
+def _good(answer: Answer, url: str) -> Answer:
+    if answer.status != 200:
+        raise UnavailableError(f"{url.partition('?')[0]}: expected 200, found {answer.status} {shown(answer.content)}")
+    return answer
 
 
 def _marks(command: str) -> Marks:

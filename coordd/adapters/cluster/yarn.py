@@ -61,9 +61,9 @@ class Yarn:
                 f"{url}: expected 202 for the end of {ident}, found {answer.status} {shown(answer.content)}"
             )
 
-    def hidden(self, known: Collection[str] = ()) -> str:
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
         """Marks are shown as soon as an application is."""
-        return ""
+        return {}
 
     def keeps_since(self, since: float) -> str:
         """Why an application that was submitted after ``since`` (Unix seconds) may have been forgotten; "": it cannot.

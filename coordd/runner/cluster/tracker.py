@@ -192,8 +192,8 @@ class Tracker:
             try:
                 self.earlier, asked = self.link.history(), True
                 decision = self._decide()
-                if decision.word == applications.SUBMIT and self.earlier and (why := self._way().hidden(self._known())):
-                    raise UnavailableError(why)
+                if decision.word == applications.SUBMIT and self.earlier:
+                    self._nothing_hidden(self._way().hidden(self._known()))
                 return decision
             except UnavailableError as exc:
                 why = f"error: nothing was launched, because the look-up of earlier applications failed: {exc}"
@@ -208,8 +208,9 @@ class Tracker:
         failures of applications.
         """
         again_s = self.submit_again_s
+        strangers = self._strangers()
         for number in range(1, self.submits + 1):
-            decision, code = self._submit_once()
+            decision, code = self._submit_once(strangers)
             if decision is not None:
                 return decision
             why = (
@@ -223,9 +224,9 @@ class Tracker:
             again_s = min(SUBMIT_AGAIN_MAX_S, 3 * again_s)
         raise AssertionError("submits is at least 1")
 
-    def _submit_once(self) -> tuple[Decision | None, int]:
+    def _submit_once(self, strangers: set[str]) -> tuple[Decision | None, int]:
         """Run spark-submit, and wait until its application is shown; None, and the exit code, if nothing was
-        submitted.
+        submitted. An application that cannot be recognised may be this one, unless it is one of ``strangers``.
         """
         command = list(self.command)
         if self._way().kind == "kubernetes":
@@ -236,22 +237,25 @@ class Tracker:
         say(f"spark-submit ended with {code}" + (f", and named {seen}" if seen else ""))
         refused = code > 0 and not seen
         until = time.monotonic() + self.settle_s
-        empty, pause_s = 0, POLL_MIN_S
+        empty, pause_s, why = 0, POLL_MIN_S, ""
         while True:
             try:
                 decision = self._decide()
                 if decision.word in (ADOPT, TAKE_END):
                     return decision, code
-                empty += 1
+                if refused:
+                    self._nothing_hidden(self._way().hidden(self._known() | strangers, ended=True))
+                empty, why = empty + 1, ""
             except UnavailableError as exc:
                 self._complain(exc)
+                why = f": {exc}"
             if refused and empty >= EMPTY_LOOKUPS:
                 self.submitting = False
                 return None, code
             if time.monotonic() >= until:
                 self.lose_sight(
                     f"spark-submit ended with {code}, and no application with the tag {self.mark} was shown within"
-                    f" {self.settle_s:g} s"
+                    f" {self.settle_s:g} s{why}"
                 )
             self._wait(pause_s)
             pause_s = min(self.poll_max_s, pause_s * POLL_GROWS)
@@ -349,6 +353,21 @@ class Tracker:
         """The applications that are certainly of this run, and whose end the ledger may not know."""
         left = [one.application_id for one in self.earlier if not one.settled]
         return {self.following, self.named, *left} - {""}
+
+    def _strangers(self) -> set[str]:
+        """Applications that cannot be recognised and are there before the submission. Without an answer none counts as
+        such.
+        """
+        try:
+            return {*self._way().hidden(self._known(), ended=True)}
+        except UnavailableError as exc:
+            self._complain(exc)
+            return set()
+
+    def _nothing_hidden(self, hidden: dict[str, str]) -> None:
+        """Raises UnavailableError: nobody can tell whether the run has an application."""
+        for why in hidden.values():
+            raise UnavailableError(why)
 
     def _decide(self) -> Decision:
         return decide(self._find(), self.earlier)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from support.clusters.standalone import FakeStandalone
-from support.clusters.wire import MISCHIEF
+from support.clusters.wire import MISCHIEF, Asked
 
+from coordd.adapters.cluster import standalone
 from coordd.adapters.cluster.opening import open_manager
 from coordd.adapters.cluster.standalone import Standalone
 from coordd.core.jobs.applications import ALIVE, ENDED, FAILED, KILLED, SUCCEEDED, cluster_mark, property_mark, run_mark
@@ -36,6 +39,10 @@ def client(*fakes: FakeStandalone, answer_s: float = 5.0) -> Standalone:
     return way
 
 
+def logs_read(fake: FakeStandalone) -> int:
+    return len([one for one in fake.asked if one.path.startswith("/log/")])
+
+
 def test_a_driver_is_found_by_the_mark_in_its_command(fake: FakeStandalone) -> None:
     ident = fake.submit(marks(2, 42))
     fake.submit(marks(run="hourly#1"))
@@ -52,11 +59,11 @@ def test_the_marks_of_a_driver_are_read_once(fake: FakeStandalone) -> None:
     fake.submit(marks())
     way = client(fake)
     way.find(MARK)
-    asked = len([one for one in fake.asked if one.path.startswith("/log/")])
+    asked = logs_read(fake)
 
     way.find(MARK)
 
-    assert len([one for one in fake.asked if one.path.startswith("/log/")]) == asked == 1
+    assert logs_read(fake) == asked == 1
 
 
 def test_a_driver_without_a_worker_is_found_by_its_id(fake: FakeStandalone) -> None:
@@ -68,13 +75,78 @@ def test_a_driver_without_a_worker_is_found_by_its_id(fake: FakeStandalone) -> N
 
 def test_a_living_driver_that_nobody_can_recognise_is_hidden(fake: FakeStandalone) -> None:
     fake.submit(marks(run="hourly#1"))
-    assert client(fake).hidden() == ""
+    assert client(fake).hidden() == {}
     ident = fake.submit("", "SUBMITTED")
 
-    assert f"whose driver {ident} is cannot be told yet" in client(fake).hidden()
-    assert client(fake).hidden({ident}) == ""
+    assert f"whose driver {ident} is cannot be told yet" in client(fake).hidden()[ident]
+    assert client(fake).hidden({ident}) == {}
     fake.ends(ident, "KILLED", "")
-    assert client(fake).hidden() == "", "it has ended"
+    assert client(fake).hidden() == {}, "it has ended"
+
+
+@pytest.mark.parametrize(("state", "expected"), [("FINISHED", 1), ("ERROR", 1), ("FAILED", 0), ("KILLED", 0)])
+def test_an_ended_driver_that_nobody_can_recognise_is_hidden_unless_it_surely_failed(
+    fake: FakeStandalone, state: str, expected: int
+) -> None:
+    ident = fake.submit("", "SUBMITTED")
+    fake.ends(ident, state, "")
+
+    assert client(fake).hidden() == {}
+    assert [*client(fake).hidden(ended=True)] == [ident] * expected
+
+
+def test_a_log_of_an_ended_driver_without_a_mark_is_read_once(fake: FakeStandalone) -> None:
+    ident = fake.submit(marks())
+    del fake.logs[ident]
+    fake.ends(ident, "FINISHED")
+    way = client(fake)
+    for _ in range(3):
+        way.find(MARK)
+
+    assert logs_read(fake) == 1
+    assert [*way.hidden(ended=True)] == [ident]
+
+
+def test_a_worker_that_does_not_answer_is_asked_once_in_a_look_up(fake: FakeStandalone) -> None:
+    for _ in range(30):
+        fake.submit(marks(run="hourly#1"))
+    hung, begun = threading.Event(), []
+
+    def hang(asked: Asked) -> None:
+        if asked.path.startswith("/log/"):
+            begun.append(asked.path)
+            hung.wait(20)
+
+    fake.on_ask = hang
+    way = client(fake, answer_s=0.5)
+
+    assert way.find(MARK) == []
+    assert len(way.hidden()) == 30
+    assert way.of_cluster(cluster_mark("prod")) == []
+    assert len(begun) == 3, "each of the three asked again"
+
+    hung.set()
+    fake.on_ask = lambda asked: None
+
+    assert client(fake).hidden() == {}
+
+
+def test_a_look_up_has_a_deadline(fake: FakeStandalone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "LOOKUP_ANSWERS", 0.1)
+    for _ in range(20):
+        fake.submit(marks(run="hourly#1"))
+    ident = fake.submit(marks())
+    fake.on_ask = lambda asked: time.sleep(0.1) if asked.path.startswith("/log/") else None
+    way = client(fake)
+
+    with pytest.raises(UnavailableError, match="the look-up of its drivers took too long"):
+        way.find(MARK)
+    for look in (way.hidden, lambda: way.of_cluster(cluster_mark("prod"))):
+        with pytest.raises(UnavailableError, match="took too long"):
+            look()
+
+    monkeypatch.setattr(standalone, "LOOKUP_ANSWERS", 3.0)
+    assert [one.id for one in way.find(MARK)] == [ident]
 
 
 def test_a_log_that_does_not_begin_yet_says_nothing(fake: FakeStandalone) -> None:
@@ -82,7 +154,7 @@ def test_a_log_that_does_not_begin_yet_says_nothing(fake: FakeStandalone) -> Non
     log = fake.logs.pop(ident)
     way = client(fake)
     assert way.find(MARK) == []
-    assert ident in way.hidden()
+    assert [*way.hidden()] == [ident]
 
     fake.logs[ident] = log
 

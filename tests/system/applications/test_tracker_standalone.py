@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.clusters.standalone import FakeStandalone
+from support.clusters.standalone import WORKER, FakeStandalone
 
 from coordd.core.jobs.applications import MARK, property_mark
-from system.applications.test_tracker import killed, lost_with_a_hint
+from system.applications.test_tracker import RUN, ended, killed, lost_with_a_hint
 from system.applications.tracked import Cluster, Place
 from system.lab.processes import until
-from system.lab.runner_lab import World
+from system.lab.runner_lab import Attempt, World
 
 pytestmark = pytest.mark.paired
 
@@ -50,3 +50,53 @@ def test_nothing_is_submitted_while_a_living_driver_may_be_the_runs(standalone: 
     until(lambda: second.row().state == "retry")
     assert f"whose driver {ident} is cannot be told yet" in second.row().reason
     assert list(standalone.place.fake.drivers) == [ident]
+
+
+def submission_that_dies(cluster: Cluster) -> tuple[Attempt, str]:
+    """The master accepts a driver, which waits for a worker, and spark-submit fails before it prints the id. A second
+    call would submit another one.
+    """
+    place, fake = cluster.place, cluster.place.fake
+    place.submits = 3
+    words = (place.spark_submit(), "--master", place.master, "--class", "org.example.Waits", "--jars", "waits.jar")
+    attempt = cluster.start(env={"SUBMIT_STOPS": "before", "SUBMIT_TO_EXIT": "1", "SUBMIT_TO_FAIL": "1"}, spark=words)
+    until(lambda: place.stopped("before"))
+    ident = fake.submit(property_mark("prod", RUN, 0, int(attempt.row().token)), "SUBMITTED")
+    place.go.touch()
+    return attempt, ident
+
+
+def test_a_driver_that_waits_after_a_failed_spark_submit_may_be_the_runs(standalone: Cluster) -> None:
+    standalone.place.settle_s = 4.0
+    attempt, ident = submission_that_dies(standalone)
+
+    state, _, reason = ended(attempt)
+
+    assert state == "unknown"
+    assert f"whose driver {ident} is cannot be told yet" in reason
+    assert [*standalone.place.fake.drivers] == [ident]
+
+
+def test_a_driver_that_waited_after_a_failed_spark_submit_is_followed_once_it_runs(standalone: Cluster) -> None:
+    fake = standalone.place.fake
+    attempt, ident = submission_that_dies(standalone)
+    until(lambda: "cannot be told yet" in standalone.log(attempt))
+
+    with fake.lock:
+        fake.drivers[ident].update(worker=WORKER, state="RUNNING")
+        fake.on_worker[ident] = ("RUNNING", "")
+    until(lambda: attempt.row().application_id == ident)
+    fake.ends(ident, "FINISHED")
+
+    assert ended(attempt)[0] == "success"
+    assert [*fake.drivers] == [ident]
+
+
+def test_a_driver_that_waited_before_is_a_strangers(standalone: Cluster) -> None:
+    standalone.place.fake.submit("", "SUBMITTED")
+
+    attempt = standalone.start(env={"SUBMIT_TO_EXIT": "3"})
+
+    until(lambda: attempt.row().state == "retry")
+    assert attempt.row().exit_code == 3
+    assert "and nothing was submitted" in standalone.log(attempt)
