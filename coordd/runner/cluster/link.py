@@ -1,6 +1,5 @@
 """The tracker's way to its runner: one question a connection, each with a proof of the nonce (docs/protocol.md)."""
 
-import hashlib
 import hmac
 import json
 import os
@@ -10,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordd.core.jobs.applications import Earlier
+from coordd.core.jobs.owner import GREETING, mac
 from coordd.errors import UnavailableError
 
-GREETING = b"coordd-guard 1 "
 ABSTRACT = "abstract:"
 ANSWER_BYTES_MAX = 1024 * 1024
 
@@ -79,7 +78,7 @@ class Link:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(ANSWER_S)
             sock.connect(b"\0" + self._address.encode())
-            sock.sendall(GREETING + self._mac(b"ask", body) + b" " + body + b"\n")
+            sock.sendall(GREETING + mac(self._nonce, b"ask", body) + b" " + body + b"\n")
             data = b""
             while not data.endswith(b"\n"):
                 piece = sock.recv(65536)
@@ -87,12 +86,9 @@ class Link:
                 if not piece or len(data) > ANSWER_BYTES_MAX:
                     raise ValueError(f"its answer ends after {len(data)} bytes")
         proof, _, said = data[len(GREETING) : -1].partition(b" ")
-        if not data.startswith(GREETING) or not hmac.compare_digest(proof, self._mac(b"answer", said)):
+        if not data.startswith(GREETING) or not hmac.compare_digest(proof, mac(self._nonce, b"answer", said)):
             raise ValueError("its answer has no proof of the nonce")
         answer = json.loads(said)
         if not isinstance(answer, dict) or answer.get("id") not in (ident, None):
             raise ValueError("its answer is to another question")
         return answer
-
-    def _mac(self, purpose: bytes, body: bytes) -> bytes:
-        return hmac.new(self._nonce.encode(), purpose + b"\0" + body, hashlib.sha256).hexdigest().encode()

@@ -9,9 +9,10 @@ import _socket
 import os
 
 from coordd.core import attempt as core
+from coordd.core.jobs.owner import COMMITTED, GREETING, mac, standing
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Commit, Grant, Request
-from coordd.core.ledger.words import OK, STALE, STARTED
+from coordd.core.ledger.words import OK, STALE
 from coordd.errors import CoorddError
 from coordd.runner import kernel
 from coordd.runner.asker import Asker
@@ -22,16 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from coordd.core.ledger.rows import Row
 
 ABSTRACT = "abstract:"
-GREETING = b"coordd-guard 1 "
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16
 
 # Words of answers, beside OK and STALE. COMMITTED: the caller is the owner, but an earlier attempt of its run has the
 # commit. UNKNOWN: nothing is known, ask again. REFUSED: the question itself is wrong.
-COMMITTED = "committed"
 UNKNOWN = "unknown"
 REFUSED = "refused"
 
@@ -62,29 +60,10 @@ class GuardAsker(Asker):
                 answer: Answer = ledger.ask(request)
                 if answer.word != STALE:
                     return answer
-            return standing(ledger.run(request.grant.run), request.grant)
+            return standing(ledger.run(request.grant.run), request.grant.token, request.grant.nonce)
         except CoorddError as exc:
             kernel.complain(f"guard: {exc}")
             return None
-
-
-def standing(row: "Row | None", grant: Grant) -> Answer:
-    """What a run's row says of a grant: ok, committed (by ``token``), or stale with what is there instead."""
-    if row is None:
-        return Answer(STALE)
-    if (row.token, row.nonce, row.state) != (grant.token, grant.nonce, STARTED):
-        return Answer(STALE, by=row.node, attempt=row.attempt, state=row.state, token=row.token)
-    if row.commit_token not in (0, grant.token):
-        return Answer(COMMITTED, token=row.commit_token)
-    return Answer(OK)
-
-
-def mac(nonce: str, purpose: bytes, body: bytes) -> bytes:
-    """The proof that the sender of ``body`` knows the nonce."""
-    import hashlib  # several megabytes, which only a runner needs whose program asks
-    import hmac
-
-    return hmac.new(nonce.encode(), purpose + b"\0" + body, hashlib.sha256).hexdigest().encode()
 
 
 def users_of(spec: "dict[str, Any]") -> "set[int]":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from coordd.core.jobs.owner import COMMITTED
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Commit, Grant
 from coordd.core.ledger.words import ACTIVE, ATTEMPT_MAX, OK, PENDING, RECOVERING, STALE, STARTED, TOKEN_MAX, UNKNOWN
@@ -23,7 +24,6 @@ QUESTIONS = (OWNER, GATE, COMMIT)
 # Words of answers, beside OK, STALE and UNKNOWN. COMMITTED: the driver holds its run, and an earlier attempt has the
 # commit. MOVED: another attempt has adopted the application since the driver asked last. REFUSED: the question itself
 # is wrong.
-COMMITTED = "committed"
 MOVED = "moved"
 REFUSED = "refused"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from coordd.core.jobs.job import EXEC_DIGEST
+from coordd.core.jobs.owner import standing
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Commit
-from coordd.core.ledger.words import OK, STALE, STARTED
+from coordd.core.ledger.words import STALE
 from coordd.core.ready import Launch
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.control.callers import Caller, Method
 from coordd.services.control.exec_methods import ExecMethods, held_of
-from coordd.services.guarding.answering import COMMITTED
 from coordd.services.ledger import DRIVERS
 
 
@@ -54,6 +54,4 @@ def guarded(ledger: Ledger, held: Launch, *, commit: bool) -> Answer | None:
         row = ledger.run(held.run) if answer.word == STALE else None
         if row is None:
             return answer
-    if (row.token, row.nonce, row.state) != (held.token, held.nonce, STARTED):
-        return Answer(STALE, by=row.node, attempt=row.attempt, state=row.state, token=row.token)
-    return Answer(COMMITTED, token=row.commit_token) if row.commit_token not in (0, held.token) else Answer(OK)
+    return standing(row, held.token, held.nonce)

@@ -7,7 +7,6 @@ clear yes of the ledger the answer is no.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 import structlog
 import trio
 
+from coordd.core.jobs.owner import COMMITTED, GREETING, mac
 from coordd.core.ledger.words import OK, STALE, UNKNOWN
 from coordd.errors import CoorddError
 from coordd.ports import Ledger
@@ -39,11 +39,10 @@ SEND_S = 5.0
 QUESTION_BYTES_MAX = 4096
 WHY_MAX = 500
 
-GREETING = b"coordd-guard 1 "
 CHALLENGE_BYTES = 16
 
 # The words with which a driver may begin.
-MAY_BEGIN = (OK, answering.COMMITTED)
+MAY_BEGIN = (OK, COMMITTED)
 
 # The same for a run that does not exist: a stranger learns nothing.
 NOT_PROVED = "its proof of the nonce is wrong, or the ledger has no such attempt"
@@ -160,8 +159,3 @@ async def _line(stream: trio.abc.Stream) -> bytes:
         if not piece or len(data) > QUESTION_BYTES_MAX:
             return b""
     return data.partition(b"\n")[0]
-
-
-def mac(nonce: str, purpose: bytes, body: bytes) -> bytes:
-    """The proof that the sender of ``body`` knows the nonce."""
-    return hmac.new(nonce.encode(), purpose + b"\0" + body, hashlib.sha256).hexdigest().encode()

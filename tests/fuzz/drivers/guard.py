@@ -17,9 +17,10 @@ import trio
 from services.guarding.attempts import APP, Attempts, question
 
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
+from coordd.core.jobs.owner import GREETING, mac
 from coordd.core.ledger.runner_requests import Grant
 from coordd.services.guarding.answering import COMMIT, OWNER
-from coordd.services.guarding.listener import GREETING, GuardListener, mac
+from coordd.services.guarding.listener import GuardListener
 from fuzz.control import PromptLedger, Stream, at_once, pieces_of
 from fuzz.mutate import Pool, distort, pick
 from fuzz.trial import Try, check, scratch

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from coordd.core.jobs.owner import COMMITTED
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Commit
 from coordd.core.ledger.words import OK, STALE, SUCCESS, UNKNOWN
-from coordd.services.guarding.answering import COMMIT, COMMITTED, MOVED, answer, nonce_of, question_of
+from coordd.services.guarding.answering import COMMIT, MOVED, answer, nonce_of, question_of
 from services.guarding.attempts import APP, Attempts, question
 
 

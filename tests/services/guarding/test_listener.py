@@ -17,10 +17,11 @@ from support.servers.certs import certificates
 
 from coordd import guard
 from coordd.adapters.secrets import tls_listener
+from coordd.core.jobs.owner import GREETING, mac
 from coordd.core.ledger.runner_requests import Grant
 from coordd.errors import ConfigError, UnavailableError
 from coordd.services.guarding import listener as module
-from coordd.services.guarding.listener import GREETING, GuardListener, mac
+from coordd.services.guarding.listener import GuardListener
 from coordd.services.ledger import LedgerService
 from services.guarding.attempts import APP, RUN, Attempts
 

@@ -19,11 +19,12 @@ import pytest
 
 from coordd import guard
 from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.core.jobs.owner import COMMITTED
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Report
 from coordd.core.ledger.words import GRANTED, LOST, OK, AttemptNumber, Policy, Token
-from coordd.runner.sockets.guard import COMMITTED, CONNECTIONS_MAX, GuardAsker
+from coordd.runner.sockets.guard import CONNECTIONS_MAX, GuardAsker
 from coordd.services.views.objects import run_view
 from system.lab.backends import locked
 from system.lab.processes import until
