@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -72,14 +73,23 @@ def browser(*, script: bool = True, dark: bool = False) -> Iterator[webdriver.Ch
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     driver.set_page_load_timeout(60)
+    driver.implicitly_wait(20)  # an element of a page that is still being read comes
     try:
         yield driver
     finally:
         driver.quit()
 
 
+def text(driver: webdriver.Chrome, by: str, what: str) -> str:
+    """The text of an element now; empty while the page gives way to another one."""
+    try:
+        return driver.find_element(by, what).text
+    except (NoSuchElementException, StaleElementReferenceException):
+        return ""
+
+
 def body(driver: webdriver.Chrome) -> str:
-    return driver.find_element(By.TAG_NAME, "body").text
+    return text(driver, By.TAG_NAME, "body")
 
 
 def keep_picture(driver: webdriver.Chrome, name: str) -> None:
@@ -132,11 +142,11 @@ def test_the_page_follows_a_run_to_its_end_and_keeps_what_a_person_types(cluster
         driver.get(address)
         until(lambda: "Running now" in body(driver), why="the first page")
         driver.get(f"{driver.current_url}runs/long%231")
-        until(lambda: driver.find_element(By.ID, "connection").text == "live", why="the stream of changes")
+        until(lambda: text(driver, By.ID, "connection") == "live", why="the stream of changes")
         note = driver.find_element(By.NAME, "note")
         note.send_keys("half a rea")
         cluster.go("long").touch()
-        until(lambda: "success" in driver.find_element(By.ID, "live").text, why="the end is shown without a reload")
+        until(lambda: "success" in text(driver, By.ID, "live"), why="the end is shown without a reload")
         assert note.get_attribute("value") == "half a rea"
         assert driver.switch_to.active_element == note
 
@@ -206,9 +216,9 @@ def test_a_daemon_that_goes_away_and_comes_back_is_told(cluster: Cluster) -> Non
     with pages(node) as address, browser() as driver:
         driver.get(address)
         until(lambda: "Needs somebody" in body(driver), why="the first page")
-        until(lambda: driver.find_element(By.ID, "connection").text == "live", why="the stream of changes")
+        until(lambda: text(driver, By.ID, "connection") == "live", why="the stream of changes")
         node.kill()
         until(lambda: "no daemon answers" in body(driver).lower(), why="the page says that it is old")
         node.launch()
         node.ready()
-        until(lambda: driver.find_element(By.ID, "connection").text == "live", why="it follows again")
+        until(lambda: text(driver, By.ID, "connection") == "live", why="it follows again")
