@@ -92,6 +92,8 @@ class Keeper:
                 self._forward()
             elif not (self._hear_daemon() if fd == 0 else self._hears_runner()):
                 return False
+        if self._link is None and self._server.is_shut_out():
+            return False  # nobody could use it: the attempt starts one of its own
         self._look_after_warm_up()
         return True
 

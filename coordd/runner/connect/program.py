@@ -22,6 +22,9 @@ LOOK_S = 0.1
 # A server listens within this time (seconds), also on a busy machine.
 START_S = 600.0
 
+# Servers that are started, if other processes take their ports.
+STARTS_MAX = 3
+
 # A client whose server has ended gets this time (seconds) to say so; then it is ended.
 CLIENT_S = 5.0
 
@@ -36,7 +39,14 @@ def main() -> NoReturn:
     """Run server and client."""
     options, words = json.loads(sys.argv[1]), sys.argv[3:]
     server = _prepared(os.environ.pop(PREPARED, ""), os.environ.pop(TOKEN, "")) or Server(words, dict(os.environ))
-    _await(server)
+    for left in reversed(range(STARTS_MAX)):
+        if _await(server):
+            break
+        server.end()
+        say(f"another process took port {server.port} before the server of Spark Connect listened there")
+        if not left:
+            sys.exit(EXIT_UNAVAILABLE)
+        server = Server(words, dict(os.environ))
     code = _client(options["client"], server)
     server.end()
     _exit(code)
@@ -58,8 +68,8 @@ def _prepared(said: str, token: str) -> "PreparedServer | None":
     return server
 
 
-def _await(server: "Server | PreparedServer") -> None:
-    """Wait until the server listens; end if it never will."""
+def _await(server: "Server | PreparedServer") -> bool:
+    """Wait until the server listens; False if another process has its port. End if it never will."""
     deadline = time.monotonic() + START_S
     while not server.listens():
         if server.has_ended():
@@ -69,7 +79,10 @@ def _await(server: "Server | PreparedServer") -> None:
             say(f"the server of Spark Connect does not listen after {START_S:g} s")
             server.end()
             sys.exit(EXIT_UNAVAILABLE)
+        if server.is_shut_out():
+            return False
         time.sleep(START_LOOK_S)
+    return True
 
 
 def _client(argv: "list[str]", server: "Server | PreparedServer") -> int:

@@ -30,28 +30,25 @@ UNKNOWN_CODE = 255
 BACK_CHANNEL = ("_SPARK_LAUNCHER_PORT", "_SPARK_LAUNCHER_SECRET")
 
 
-class Server:
-    """A server that was started by this process."""
+class Started:
+    """A server of which there are a process and a port."""
 
-    def __init__(self, argv: "list[str]", env: "dict[str, str]", output: int = -1) -> None:
-        """Start it. ``argv``: spark-submit and its arguments. ``output``: a descriptor for what it prints; -1: ours."""
-        self.token = os.urandom(32).hex()
-        self.port, self._occupied = _free_port()
-        self.exit_code: int | None = None
-        words = [argv[0], "--conf", f"{PORT}={self.port}", *argv[1:]]
-        self.pid = spawn(words, {**env, TOKEN: self.token}, output)
+    pid: int
+    port: int
+    token: str
+    exit_code: "int | None" = None
 
     def listens(self) -> bool:
         """True if the server, and no other process, listens on its port."""
         return listens(self.pid, self.port)
 
+    def is_shut_out(self) -> bool:
+        """True if another process listens on its port: it took it before the server could. Spark tries the next one."""
+        return bool(_listening(self.port)) and not self.listens()
+
     def has_ended(self) -> bool:
         """True if its process is gone; its code is in ``exit_code``."""
-        if self.exit_code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.exit_code = os.waitstatus_to_exitcode(status)
-        return self.exit_code is not None
+        raise NotImplementedError
 
     def end(self) -> None:
         """End it; its driver may say good-bye before."""
@@ -60,52 +57,67 @@ class Server:
         while not self.has_ended() and time.monotonic() < deadline:
             time.sleep(0.02)
         self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._send(number)
+
+    def _send(self, number: int) -> None:
+        """Raises ProcessLookupError: it is gone."""
+        raise NotImplementedError
+
+
+class Server(Started):
+    """A server that was started by this process."""
+
+    def __init__(self, argv: "list[str]", env: "dict[str, str]", output: int = -1) -> None:
+        """Start it. ``argv``: spark-submit and its arguments. ``output``: a descriptor for what it prints; -1: ours."""
+        self.token = os.urandom(32).hex()
+        self.port, self._occupied = _free_port()
+        words = [argv[0], "--conf", f"{PORT}={self.port}", *argv[1:]]
+        self.pid = spawn(words, {**env, TOKEN: self.token}, output)
+
+    def has_ended(self) -> bool:
+        """As of Started."""
+        if self.exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code is not None
+
+    def end(self) -> None:
+        """As of Started; its process is gone then."""
+        super().end()
         while not self.has_ended():
             time.sleep(0.02)
         for held in self._occupied:
             held.close()
 
-    def _signal(self, number: int) -> None:
-        if self.exit_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+    def _send(self, number: int) -> None:
+        os.kill(self.pid, number)
 
 
-class PreparedServer:
+class PreparedServer(Started):
     """A server that a keeper has prepared, and that the runner has taken for this attempt."""
 
     def __init__(self, pid: int, port: int, token: str) -> None:
         """Raises OSError: it is gone."""
         self.pid, self.port, self.token = pid, port, token
-        self.exit_code: int | None = None
         self._fd = os.pidfd_open(pid)
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
         if not self.token or self.has_ended():
             raise ProcessLookupError(errno.ESRCH, "the prepared server is gone")
 
-    def listens(self) -> bool:
-        """As of Server."""
-        return listens(self.pid, self.port)
-
     def has_ended(self) -> bool:
-        """As of Server; nobody but its keeper knows the code."""
+        """As of Started; nobody but its keeper knows the code."""
         if self.exit_code is None and self._poll.poll(0):
             self.exit_code = UNKNOWN_CODE
         return self.exit_code is not None
 
-    def end(self) -> None:
-        """As of Server."""
-        deadline = time.monotonic() + END_S
-        self._signal(signal.SIGTERM)
-        while not self.has_ended() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        if self.exit_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._fd, number)
+    def _send(self, number: int) -> None:
+        signal.pidfd_send_signal(self._fd, number)
 
 
 def spawn(argv: "list[str]", env: "dict[str, str]", output: int = -1) -> int:
@@ -137,7 +149,7 @@ def client_env(env: "dict[str, str]", port: int, token: str) -> "dict[str, str]"
 
 def listens(pid: int, port: int) -> bool:
     """True if that process listens on that port."""
-    inodes = _listeners("/proc/net/tcp", port) | _listeners("/proc/net/tcp6", port)
+    inodes = _listening(port)
     if not inodes:
         return False
     try:
@@ -148,6 +160,10 @@ def listens(pid: int, port: int) -> bool:
     except OSError:
         return False
     return False
+
+
+def _listening(port: int) -> "set[str]":
+    return _listeners("/proc/net/tcp", port) | _listeners("/proc/net/tcp6", port)
 
 
 def _listeners(path: str, port: int) -> "set[str]":

@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -28,8 +29,10 @@ from coordd.services.listening import Listening
 
 log = structlog.get_logger("guard")
 
-# Drivers at a time; a further one is disconnected at once, and asks another node.
+# Drivers at a time, in all and from one address; a further one is disconnected at once, and asks another node. So one
+# machine that opens connections and says nothing does not turn the drivers of all others away.
 CONNECTIONS_MAX = 64
+PEER_CONNECTIONS_MAX = 16
 
 # Timeouts (seconds): of a handshake, of a question, of an answer that nobody reads.
 HANDSHAKE_S = 5.0
@@ -57,16 +60,17 @@ class GuardListener(Listening):
         super().__init__("guard", address, self.connected)
         self._ledger = ledger
         self._make_tls = make_tls
-        self._connections = 0
+        self._connections: Counter[str] = Counter()  # by address
         self.counts = {"asked": 0, "refused": 0, "turned_away": 0, "malformed": 0}
 
-    async def connected(self, stream: trio.abc.Stream) -> None:
+    async def connected(self, stream: trio.SocketStream) -> None:
         """Serve one connection, and close it."""
-        if self._connections >= CONNECTIONS_MAX:
+        peer = _peer(stream)
+        if self._connections.total() >= CONNECTIONS_MAX or self._connections[peer] >= PEER_CONNECTIONS_MAX:
             self.counts["turned_away"] += 1
             await trio.aclose_forcefully(stream)
             return
-        self._connections += 1
+        self._connections[peer] += 1
         try:
             async with stream:
                 await self._serve(await self._encrypted(stream))
@@ -76,7 +80,8 @@ class GuardListener(Listening):
             # The boundary: a bug here must not end the daemon. The driver gets no answer, which is a no.
             log.exception("guard.failed")
         finally:
-            self._connections -= 1
+            self._connections[peer] -= 1
+            self._connections += Counter()  # forgets addresses without a connection
 
     async def _encrypted(self, stream: trio.abc.Stream) -> trio.abc.Stream:
         if self._make_tls is None:
@@ -137,6 +142,13 @@ class GuardListener(Listening):
             about = {"run": question.run, "attempt": question.attempt, "ask": question.ask}
             log.info("guard.answered", **about, word=said.word, why=said.why or None)
         return nonce, json.dumps(told).encode()
+
+
+def _peer(stream: trio.SocketStream) -> str:
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""  # it has gone already
 
 
 def _read(line: bytes) -> tuple[bytes, bytes, Question | str]:

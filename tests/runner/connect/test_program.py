@@ -21,6 +21,16 @@ import os, socket, sys, time
 port = int(sys.argv[2].partition("spark.connect.grpc.binding.port=")[2])
 if sys.argv[-1] == "fails":
     sys.exit(3)
+if sys.argv[-1].startswith("shut "):
+    _, count, path = sys.argv[-1].split()
+    with open(path, "a") as file:
+        file.write("+")
+    if os.path.getsize(path) <= int(count):
+        if not os.fork():  # another process has the port for a while
+            listener = socket.create_server(("127.0.0.1", port))
+            time.sleep(3)
+            os._exit(0)
+        time.sleep(60)
 listener = socket.create_server(("127.0.0.1", port))
 if sys.argv[-1] == "dies":
     time.sleep(0.5)
@@ -67,6 +77,18 @@ def test_a_server_that_does_not_start_has_no_client(submit: str) -> None:
     done = run(submit, "fails", "print('client')")
     assert (done.returncode, done.stdout) == (3, "")
     assert "the server of Spark Connect did not start (exit code 3)" in done.stderr
+
+
+def test_a_server_whose_port_another_process_took_is_replaced(submit: str, tmp_path: Path) -> None:
+    done = run(submit, f"shut 1 {tmp_path / 'starts'}", "print('client')")
+    assert (done.returncode, done.stdout) == (0, "client\n"), done.stderr
+    assert done.stderr.count("before the server of Spark Connect listened there") == 1
+
+
+def test_servers_whose_ports_are_all_taken_have_no_client(submit: str, tmp_path: Path) -> None:
+    done = run(submit, f"shut 99 {tmp_path / 'starts'}", "print('client')")
+    assert (done.returncode, done.stdout) == (69, ""), done.stderr
+    assert (tmp_path / "starts").read_text() == "+++"
 
 
 def test_a_client_whose_server_ends_may_say_so(submit: str) -> None:

@@ -271,10 +271,14 @@ def test_who_has_not_the_nonce_learns_nothing(wrong: str, attempts: Attempts, dr
     assert attempts.commit_token == 0
 
 
-def talk(port: int, line: Callable[[bytes], bytes]) -> bytes:
+def talk(port: int, line: Callable[[bytes], bytes], source: str = "127.0.0.1") -> bytes:
     """One connection; returns all that the listener says after its greeting."""
-    with socket.create_connection(("127.0.0.1", port), 10.0) as sock, sock.makefile("rb") as file:
-        challenge = file.readline()[len(GREETING) : -1]
+    connected = socket.create_connection(("127.0.0.1", port), 10.0, source_address=(source, 0))
+    with connected as sock, sock.makefile("rb") as file:
+        try:
+            challenge = file.readline()[len(GREETING) : -1]
+        except OSError:
+            return b""
         with contextlib.suppress(OSError):
             sock.sendall(line(challenge))
         with contextlib.suppress(OSError):
@@ -316,9 +320,13 @@ def test_strangers_and_nonsense_hurt_nothing(attempts: Attempts) -> None:
 
     def run() -> list[bytes]:
         answers = [talk(port, lambda _, data=data: data) for data in NONSENSE]  # type: ignore[misc]  # data is bytes
-        held = [socket.create_connection(("127.0.0.1", port), 10.0) for _ in range(module.CONNECTIONS_MAX)]
-        turned_away = talk(port, lambda challenge: signed(grant, challenge))
-        for sock in held:
+        silent = [
+            socket.create_connection(("127.0.0.1", port), 10.0, source_address=(f"127.0.0.{peer}", 0))
+            for peer in range(1, 1 + module.CONNECTIONS_MAX // module.PEER_CONNECTIONS_MAX)
+            for _ in range(module.PEER_CONNECTIONS_MAX)
+        ]
+        turned_away = talk(port, lambda challenge: signed(grant, challenge), "127.0.0.99")
+        for sock in silent:
             sock.close()
         answers.append(turned_away)
         for _ in range(200):
@@ -330,6 +338,22 @@ def test_strangers_and_nonsense_hurt_nothing(attempts: Attempts) -> None:
     assert all(b'"refused"' in said or not said for said in answers)
     assert turned_away == b""
     assert b'"word": "ok"' in last
+
+
+def test_one_machine_does_not_take_the_places_of_all(attempts: Attempts) -> None:
+    grant, port = attempts.begin(APP), free_port()
+
+    def run() -> tuple[bytes, bytes]:
+        silent = [socket.create_connection(("127.0.0.1", port), 10.0) for _ in range(module.PEER_CONNECTIONS_MAX)]
+        own = talk(port, lambda challenge: signed(grant, challenge))
+        other = talk(port, lambda challenge: signed(grant, challenge), "127.0.0.2")
+        for sock in silent:
+            sock.close()
+        return own, other
+
+    own, other = asked(attempts, run, port=port)
+    assert own == b""
+    assert b'"word": "ok"' in other
 
 
 def test_a_silent_client_is_let_go(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
