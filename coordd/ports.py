@@ -15,6 +15,7 @@ from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Request
 from coordd.core.trace import Span
+from coordd.core.triggers.files import Found
 
 A = TypeVar("A", bound=Answer | OpenAnswer)
 
@@ -507,3 +508,20 @@ class DriverUi(Protocol):
 
         Raises UnavailableError (it may work later) or RefusedError (it never will for this attempt).
         """
+
+
+class Listing(NamedTuple):
+    """The files of one look. ``refused``: (path, why it is left out). ``more``: the look ended at its limit, and there
+    are others.
+    """
+
+    found: list[Found]
+    refused: list[tuple[str, str]]
+    more: bool
+
+
+class Files(Protocol):
+    """The files that match a pattern. Called in a thread, and blocks as long as the file system does."""
+
+    def __call__(self, pattern: str) -> Listing:
+        """One look. Raises UnavailableError if the directory is not there or cannot be read."""

@@ -21,6 +21,7 @@ from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, 
 from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
+from coordd.cli.triggers.commands import trigger
 from coordd.cli.web.command import web
 from coordd.cli.wire.command import wire
 from coordd.errors import CoorddError, RefusedError, UnavailableError
@@ -58,7 +59,7 @@ def program() -> None:
     """
 
 
-for group in (node, job, pool, run, election, ledger, alarm, deadletter, config):
+for group in (node, job, pool, run, election, ledger, alarm, deadletter, config, trigger):
     program.add_command(group)
 program.add_command(orphans)
 program.add_command(plan)

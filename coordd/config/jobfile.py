@@ -22,6 +22,7 @@ from coordd.config import jobkeys, ownership, values
 from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
+from coordd.config.triggers import reading as triggers
 from coordd.core.jobs.arguments import check_launch, nearest, placeholders
 from coordd.core.jobs.job import Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
@@ -59,6 +60,20 @@ class JobSet(msgspec.Struct, frozen=True):
     jobs: dict[str, Job] = {}
     problems: dict[str, list[Problem]] = {}
 
+    def without_cycles(self, source: str) -> JobSet:
+        """The same without jobs whose ends would start each other for ever: each of them has a problem instead."""
+        wrong = triggers.cycles(self.jobs)
+        problems = {name: list(found) for name, found in self.problems.items()}
+        for name, circle in wrong.items():
+            said = f"its trigger, and those of other jobs, would start runs for ever: {circle}"
+            problems.setdefault(name, []).append(Problem(f"{source}/{name}.toml", "trigger.jobs", None, said))
+        for name, job in self.jobs.items():
+            for parent in triggers.absent(job, self.jobs) if name not in wrong else ():
+                said = f'there is no job "{parent}" here; {nearest(parent, self.jobs)}'
+                problem = Problem(f"{source}/{name}.toml", "trigger.jobs", None, said, severity="warning")
+                problems.setdefault(name, []).append(problem)
+        return JobSet({name: job for name, job in self.jobs.items() if name not in wrong}, problems)
+
 
 def load_jobs(directory: str, config: Config) -> JobSet:
     """Read every ``*.toml`` file of a directory; never raises because of their content."""
@@ -81,7 +96,7 @@ def load_jobs(directory: str, config: Config) -> JobSet:
             jobs[name] = job
         if wrong:
             problems[name] = wrong
-    return JobSet(jobs, problems)
+    return JobSet(jobs, problems).without_cycles(directory)
 
 
 def load_job(path: str, config: Config, within: ownership.Directory | None = None) -> tuple[Job | None, list[Problem]]:
@@ -178,6 +193,7 @@ class _Reading:
             schedule_text=said.get("schedule", ""),
             retry=retry,
             breaker=breaker,
+            triggers=triggers.read_triggers(said.get("trigger", []), said, name, self.wrong),
             **{**defaults, **fields},
         )
         return msgspec.structs.replace(job, digest=digest(job, own_lease="lease" in said))

@@ -40,7 +40,7 @@ def read(said: Said, source: str, config: Config) -> JobSet:
             jobs[shown] = job
         if wrong:
             problems[shown] = wrong
-    return JobSet(jobs, problems)
+    return JobSet(jobs, problems).without_cycles(source)
 
 
 def _read_one(path: str, said: object, config: Config) -> Any:

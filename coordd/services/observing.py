@@ -9,8 +9,7 @@ import trio
 
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
-from coordd.ports import Mirror, SpanExporter
-from coordd.services.applications.methods import OrphanMethods
+from coordd.ports import Files, Mirror, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
@@ -24,6 +23,9 @@ from coordd.services.mirror.service import Mirrored
 from coordd.services.progress.service import Progress
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
+from coordd.services.triggering.checks import trigger_checks
+from coordd.services.triggering.methods import TriggerMethods
+from coordd.services.triggering.service import Triggering
 from coordd.services.views.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Outlets(NamedTuple):
     reconciling: Reconciling
     archives: Archives
     pool: Pool
+    files: Files
     guard: GuardListener | None = None
 
 
@@ -55,7 +58,7 @@ class Observing:
         ledger: LedgerService,
         troubles: Troubles,
         health: Health,
-        methods: OrphanMethods,
+        methods: TriggerMethods,
         outlets: Outlets,
     ) -> None:
         readiness, kept = health.readiness, os.path.join(config.node.state_dir, "hooks.json")
@@ -69,6 +72,9 @@ class Observing:
         self.pool = outlets.pool
         health.percents = self.progress.percents
         self.guard = outlets.guard
+        self._keep_s = config.history.keep_s
+        self.triggering = Triggering(driver, ledger, outlets.files, lambda: self._keep_s)
+        methods.serve_triggers(self.triggering)
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None
         self.tracing = Tracing(outlets.exporter, driver, ledger) if outlets.exporter is not None else None
@@ -80,17 +86,20 @@ class Observing:
 
             self.metrics = Metrics(config.metrics, driver, ledger, troubles, readiness, methods.fires_due, self.sinks)
             self.metrics.tracing = self.tracing
+            self.metrics.triggering = self.triggering
 
     def use(self, config: Config) -> None:
         """The configuration was read again."""
         self.hooks.use(config.hooks)
         self.sinks.use(config.history)
+        self._keep_s = config.history.keep_s
 
     async def run(self) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.hooks.run)
             nursery.start_soon(self.sinks.run)
+            nursery.start_soon(self.triggering.run)
             nursery.start_soon(self.progress.run)
             nursery.start_soon(self.reconciling.run)
             nursery.start_soon(self.archives.run)
@@ -119,6 +128,7 @@ class Observing:
                 for sink, why in self.sinks.problems.items()
             ]
         )
+        told += trigger_checks(self.triggering)
         untraced = self.tracing.problem if self.tracing is not None else endpoint.problem(self._otlp, os.environ)
         if self.tracing is not None or untraced:
             said = untraced or f"{self.tracing.counts['sent'] if self.tracing is not None else 0} spans were sent"

@@ -401,6 +401,10 @@ _KEYS = {
     "patterns, or a table that says of each how many), window (none; those runs ended within it), open_for (15m), "
     "open_for_max (24h), growth (`fixed`, `linear`, `exponential`), when_open (`prevent`: rejected, `fail`: failure), "
     "enforce (true; false only watches). docs/policies.md has the rules (no breaker)",
+    "trigger": "`[[trigger]]`: what starts a run beside the schedule. kind (file, command, event), name (the kind), "
+    "args (the params of the run, from `{trigger.NAME}`), every (10s), max_open (100; 1 if runs exclude each other), "
+    "path and settle (2s) of files, argv and timeout (30s) of a command, on and jobs of events "
+    "([triggers.md](jobs/triggers.md)) (none)",
     "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), submits (3, calls of spark-submit in deploy "
     "mode cluster until something is submitted), delay (30s), backoff (`fixed`, `linear`, `exponential`), "
     "jitter (0; by which part of itself, up to 1, a delay grows), never_on (exit codes and patterns)",

@@ -84,7 +84,9 @@ def test_every_key_arrives(tmp_path: Path) -> None:
 
 def test_every_field_of_a_job_is_filled_by_a_key_or_put_together() -> None:
     """A key in the table is read, shown and disclosed without another line elsewhere."""
-    put_together = {"name", "digest", "launch", "schedule", "held", "schedule_text", "retry", "breaker", "pool_size"}
+    put_together = {
+        *("name", "digest", "launch", "schedule", "held", "schedule_text", "retry", "breaker", "pool_size", "triggers")
+    }
 
     filled = [key.field for key in jobkeys.PLAIN.values()]
     assert sorted({*filled, *put_together}) == sorted(Job.__struct_fields__)
@@ -107,7 +109,7 @@ def test_placement_spreads_drivers_that_compute(tmp_path: Path, text: str, place
 def test_the_examples_load() -> None:
     found = load_jobs(str(EXAMPLES), CONFIG)
     assert found.problems == {}
-    assert set(found.jobs) == {"hourly-events", "nightly-sales", "sweep-tmp"}
+    assert set(found.jobs) == {"hourly-events", "load-drop", "nightly-sales", "sweep-tmp"}
     assert isinstance(found.jobs["sweep-tmp"].launch, Command)
 
 
@@ -218,7 +220,7 @@ BAD_JOBS = [
     ('limits = { tasks = "many" }\n' + SPARK, "limits", "tasks: expected a whole number"),
     ('expect_within = "0s"\n' + SPARK, "expect_within", "expected a duration above zero"),
     (SPARK + '[[check]]\nurl = "x"\n', "check", "not available in this version"),
-    (SPARK + '[[trigger]]\nfile = "x"\n', "trigger", "not available in this version"),
+    (SPARK + '[[trigger]]\nfile = "x"\n', "trigger.kind", "expected one of file, http"),
     (SPARK + '[[sink]]\nurl = "x"\n', "sink", "not available in this version"),
 ]
 

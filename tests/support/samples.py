@@ -68,6 +68,14 @@ open_for_max = "12h"
 growth = "exponential"
 when_open = "fail"
 enforce = false
+[[trigger]]
+kind = "file"
+name = "drop"
+path = "/data/in/*.csv"
+settle = "5s"
+every = "1m"
+max_open = 20
+args = { region = "{trigger.name}" }
 """
 
 

@@ -25,6 +25,7 @@ PAIRED_FILES = (
     "test_lineage.py",
     "test_limits.py",
     "test_policies.py",
+    "test_triggers.py",
     "test_retries.py",
 )
 

@@ -115,6 +115,7 @@ def status_text(status: dict[str, Any]) -> str:
         ("", f"no success in time: {plain(status['late_jobs'])} (coordctl why JOB)" if status.get("late_jobs") else ""),
         ("", f"stale here: {plain(status['stale_jobs'])} (coordctl job list)" if status.get("stale_jobs") else ""),
         ("", _stopped(status.get("suspended") or {})),
+        ("triggers", _triggers(status.get("triggers") or {})),
         ("budget", _budget(status.get("budget") or {})),
         ("drained", held(status["drained"]) or "yes" if status.get("drained") else ""),
         ("rules", rules_text(status.get("rules") or {})),
@@ -133,6 +134,15 @@ def status_text(status: dict[str, Any]) -> str:
     state = f"{coloured(status['state'])}, but {hindered}" if hindered else coloured(status["state"])
     head = f"{coloured('unavailable' if hindered else status['state'], '●')} {plain(status['node'])} is {state}"
     return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
+
+
+def _triggers(told: dict[str, Any]) -> str:
+    """Those that this node polls."""
+    if not told.get("polled"):
+        return ""
+    waiting = f" · {some(told['waiting'], 'arrival')} wait" if told.get("waiting") else ""
+    failing = f" · failing: {plain(told['failing'])} (coordctl trigger list)" if told.get("failing") else ""
+    return f"{told['polled']} polled here{waiting}{failing}"
 
 
 def _stopped(suspended: dict[str, Any]) -> str:

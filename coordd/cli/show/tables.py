@@ -260,6 +260,18 @@ TIMELINE = (
     Column("DETAIL", text("detail")),
 )
 
+TRIGGERS = (
+    Column("JOB", text("job"), whole=True),
+    Column("TRIGGER", text("name"), whole=True),
+    Column("KIND", text("kind")),
+    Column("STATE", text("state")),
+    Column("NODE", text("poller")),
+    Column("TAKEN", text("taken"), right=True),
+    Column("WAITING", text("waiting"), right=True),
+    Column("WAITS FOR", text("about")),
+    Column("PROBLEM", text("problem")),
+)
+
 REVISIONS = (
     Column("REVISION", text("number"), right=True),
     Column("STATE", lambda row, _now: stated(str(row.get("state") or ""))),

@@ -63,6 +63,11 @@ class Hook(msgspec.Struct, frozen=True):
     token_file: str = ""
 
     @property
+    def by(self) -> str:
+        """What asks for its runs."""
+        return "hook"
+
+    @property
     def timeout_s(self) -> float:
         return parse_duration(self.timeout)
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.words import INSTANT_MAX, QUEUE_MAX, Policy
 
 # The namespace of run uuids; a run's uuid is the same on every node.
@@ -182,6 +183,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker | None = None
     run_as: str = ""  # "": the daemon's user
     limits: Limits = Limits()
+    triggers: tuple[Trigger, ...] = ()
 
     @property
     def offset_s(self) -> float:

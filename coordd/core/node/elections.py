@@ -35,7 +35,18 @@ OTHER_LEDGER = "it uses another ledger"
 class Elections:
     """All elections of one node, by id. A method returns the elections that it has decided; the node acts on them."""
 
-    __slots__ = ("_asked_at", "_candidacy", "_ctx", "_early", "_looks", "bus_up", "by_id", "on_decided", "open_ids")
+    __slots__ = (
+        "_asked_at",
+        "_candidacy",
+        "_ctx",
+        "_early",
+        "_looks",
+        "bus_up",
+        "by_id",
+        "on_decided",
+        "open_ids",
+        "stands",
+    )
 
     def __init__(self, ctx: Context, candidacy: Callable[[str, Action | None, int], Candidacy]) -> None:
         """``candidacy`` says what this node states in an election of that topic."""
@@ -44,6 +55,9 @@ class Elections:
         self.by_id: dict[str, Election] = {}
         self.open_ids: dict[str, None] = {}  # in order of insertion, which is the order of their deadlines
         self.bus_up = True
+        # Of topics that are about subjects: topic -> subject -> (load, why this node abstains). An election's id is
+        # SUBJECT/TERM, and a node that is not listed abstains.
+        self.stands: dict[str, dict[str, tuple[int, str]]] = {}
         self.on_decided: Callable[[Election], None] = lambda _: None  # for those who count
         self._early: dict[str, dict[str, Candidacy]] = {}
         self._looks = False  # a timer for ``look`` is set
@@ -65,7 +79,7 @@ class Elections:
         if not self.bus_up or len(view) > ELECTION_MEMBERS_MAX:
             return self._without_messages(ident, topic, action, now)
         election = self._begin(ident, topic, action, ctx.full_hostname, view, now)
-        mine = self._candidacy(topic, action, ctx.clock.value + 1)
+        mine = self._mine(ident, topic, action, ctx.clock.value + 1)
         ctx.publish(WorkerElect(id=ident, topic=topic, candidacy=mine, view=view, action=action), now)
         if election.state(ctx.full_hostname, mine):
             self._close(election, now)
@@ -87,7 +101,7 @@ class Elections:
             view = event.view if ctx.full_hostname in event.view else (*event.view, ctx.full_hostname)
             election = self._begin(event.id, event.topic, event.action, sender, view, now)
             self._leave_out_the_lost(election)
-            mine = self._candidacy(event.topic, event.action, ctx.clock.value + 1)
+            mine = self._mine(event.id, event.topic, event.action, ctx.clock.value + 1)
             ctx.publish(WorkerElectAck(id=event.id, candidacy=mine, acks=sender), now)
             election.state(ctx.full_hostname, mine)
         elif sender in election.statements:
@@ -174,6 +188,15 @@ class Elections:
                 election.state(sender, self._counted(candidacy))
         return election
 
+    def _mine(self, ident: str, topic: str, action: Action | None, clock: int) -> Candidacy:
+        """What this node states."""
+        mine = self._candidacy(topic, action, clock)
+        subjects = self.stands.get(topic)
+        if subjects is None or mine.abstains:
+            return mine
+        load, abstains = subjects.get(ident.rpartition("/")[0], (0, "it has no such subject"))
+        return structs.replace(mine, load=load, abstains=abstains)
+
     def _counted(self, candidacy: Candidacy) -> Candidacy:
         """A statement as it counts here: a node with another ledger is not a candidate."""
         ours = self._ctx.ledger
@@ -249,7 +272,7 @@ class Elections:
             if not (m.ledger and ctx.ledger) or m.ledger == ctx.ledger
             if m.name not in stated or not stated[m.name].abstains
         ]
-        mine = stated.get(ctx.full_hostname) or self._candidacy(election.topic, action, ctx.clock.value)
+        mine = stated.get(ctx.full_hostname) or self._mine(election.id, election.topic, action, ctx.clock.value)
         if not mine.abstains:
             names.append(ctx.full_hostname)
         stated[ctx.full_hostname] = mine

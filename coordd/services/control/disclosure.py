@@ -173,19 +173,28 @@ _JOB: dict[str, Shape] = {
 _JOB_SHOWN: dict[str, Shape] = {
     **{key.field: SHOW if key.public else HIDE for key in PLAIN.values()},
     **_JOB,
-    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry", "fires", "breaker_rule"), SHOW),
+    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry", "fires", "breaker_rule", "trigger"), SHOW),
     "spark": HIDE,
     "command": HIDE,
 }
 _LEDGER = dict.fromkeys(("url", "state", "error", "recovering_s", "identity", "pinned", "not_used"), SHOW)
+
+_TRIGGER: dict[str, Shape] = {
+    **dict.fromkeys(
+        ("job", "name", "kind", "state", "poller", "every_s", "max_open", "looked_at", "waiting", "taken", "refused"),
+        SHOW,
+    ),
+    "about": HIDE,
+    "problem": REASON,
+}
 
 METHODS: dict[str, Shape] = {
     "ping": dict.fromkeys(("pong", "version", "user", "role"), SHOW),
     "status": {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
-             "jobs", "budget", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired", "counts",
-             "uptime_s", "clock_skew_s", "stands_aside", "ready"),
+             "jobs", "triggers", "budget", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired",
+             "counts", "uptime_s", "clock_skew_s", "stands_aside", "ready"),
             SHOW,
         ),
         "bus": SHOW,  # url, state and counters; the url has no password
@@ -268,6 +277,14 @@ METHODS: dict[str, Shape] = {
     "election.open": RIGHT,
     **dict.fromkeys(("exec", "exec.gate", "exec.renew", "exec.report", "exec.restore"), RIGHT),
     **dict.fromkeys(("exec.commit", "exec.standing"), RIGHT),
+    "trigger.list": [_TRIGGER],
+    "trigger.show": {
+        **_TRIGGER,
+        "args": HIDE,
+        "waiting_first": HIDE,
+        "refused_now": HIDE,
+        "taken_last": [{"arrival": HIDE, "run": SHOW, "at": SHOW}],
+    },
     "breaker.list": [
         {
             **dict.fromkeys(

@@ -25,7 +25,6 @@ from coordd.core.wire.events import Action
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.audit import Audit
-from coordd.services.backends.methods import RevisionMethods
 from coordd.services.backends.source import Source
 from coordd.services.breakers.service import open_breakers
 from coordd.services.control import doctor as checkup
@@ -39,6 +38,7 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.readiness import ready_view
 from coordd.services.relay import Relay
+from coordd.services.triggering.methods import TriggerMethods
 from coordd.services.views import objects, recorded
 from coordd.services.views.troubles import Troubles
 
@@ -61,7 +61,7 @@ UNAVAILABLE_METHODS = frozenset((
 ))  # fmt: skip
 
 
-class Methods(RevisionMethods):
+class Methods(TriggerMethods):
     """All methods of the control socket."""
 
     def __init__(
@@ -179,6 +179,7 @@ class Methods(RevisionMethods):
             },
             "stale_jobs": sorted(node.rulebook.definitions.stale),
             "rules": objects.rules_view(node),
+            "triggers": self.triggering.view() if self.triggering is not None else None,
             "breakers_open": open_breakers(driver),
             "impaired": node.unfit or None,
             "stands_aside": node.aside or None,

@@ -8,7 +8,6 @@ every node that knew of one has died.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +17,7 @@ import trio
 
 from coordd.config.hooks.hook import EVENT_PARAM, Hook
 from coordd.core.jobs.arguments import packed
-from coordd.core.jobs.job import HOOK, job_of, triggered_run
+from coordd.core.jobs.job import HOOK, Job, job_of, triggered_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.breaker.text import OPEN
 from coordd.core.ledger.rows import Row
@@ -29,12 +28,13 @@ from coordd.core.ready import Notice
 from coordd.core.trace import trace_id
 from coordd.core.wire import events
 from coordd.core.wire.events import Event, Task
-from coordd.errors import CoorddError, UnavailableError
+from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
 from coordd.services.hooks import happenings, lineage
-from coordd.services.hooks.happenings import Happening
+from coordd.services.hooks.happenings import Happening, short
+from coordd.services.hooks.listeners import EventTrigger, Listener, of_jobs as triggers_of
 from coordd.services.hooks.since import Since
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.readiness import Readiness
@@ -45,7 +45,7 @@ log = structlog.get_logger("hooks")
 # How often (seconds) the service looks at what it waits for.
 LOOK_S = 0.5
 # Without a hook it only looks whether a reload has brought one.
-IDLE_S = 10.0
+IDLE_S = 2.0
 
 # An end is looked up in the ledger this long (seconds) after it was heard, and again until it is there.
 OWN_S = 0.2
@@ -62,6 +62,7 @@ READ_AGE_S = 86_400.0
 # Events that wait, events of one hook within a minute, and events that are remembered as told.
 WAITING_MAX = 1000
 A_MINUTE = 60
+TRIGGERED_A_MINUTE = 1000  # of the triggers of one job
 TOLD_MAX = 20_000
 
 # Events over a hook's limit that wait for the next minute, because no row of the ledger gives them again.
@@ -104,7 +105,9 @@ class Hooks:
         readiness: Readiness,
     ) -> None:
         """``path``: the file that says since when this node has each hook."""
-        self.hooks: tuple[Hook, ...] = ()
+        self.hooks: tuple[Listener, ...] = ()
+        self._configured: tuple[Hook, ...] = ()
+        self._digest = ""  # of the jobs whose triggers are among the hooks
         self._since = Since(path)
         self._driver = driver
         self._ledger = ledger
@@ -112,7 +115,7 @@ class Hooks:
         self._readiness = readiness
         self._hints: dict[str, Hint] = {}
         self._waiting: dict[tuple[str, str], Waiting] = {}  # by event and key
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()  # (hook's job, id)
+        self._told: OrderedDict[str, None] = OrderedDict()  # runs
         self._minute: dict[str, tuple[int, int]] = {}  # hook's job -> (minute, how many)
         self._opened: dict[str, int] = {}
         self._broken: dict[str, float] = {}  # the breakers of jobs, and when each opened last (Unix seconds)
@@ -127,12 +130,15 @@ class Hooks:
 
     def use(self, hooks: Sequence[Hook]) -> None:
         """The configuration was read, or read again."""
-        self.hooks = tuple(hooks)
-        self._since.use(hooks, self._driver.now().wall)
+        self._configured, self._digest = tuple(hooks), self._driver.node.jobs_digest
+        self.hooks = (*self._configured, *triggers_of(self._driver.node.jobs))
+        self._since.use(self.hooks, self._driver.now().wall)
 
     async def run(self) -> None:
         """Watch for ever."""
         while True:
+            if self._digest != self._driver.node.jobs_digest:
+                self.use(self._configured)
             if self.hooks:
                 self._hear()
                 self._look()
@@ -280,20 +286,20 @@ class Hooks:
             return
         self._waiting[happening.event, happening.key] = Waiting(boottime() + after_s, happening, wall, of_row=bool(at))
 
-    def _is_news(self, hook: Hook, happening: Happening, wall: float) -> bool:
+    def _is_news(self, hook: Listener, happening: Happening, wall: float) -> bool:
         """True if the hook wants it, was there at that time, and its run is not known here."""
         if not hook.wants(happening.event) or wall < self._since.of(hook):
             return False
+        if isinstance(hook, EventTrigger) and not hook.hears(happening):
+            return False
         pursuits = self._driver.node.pursuits
-        for ident in happening.idents():
-            run = triggered_run(hook.job_name, ident)
-            if (hook.job_name, ident) in self._told or run in pursuits.pursuits or run in pursuits.epitaphs:
-                return False
-        return True
+        return not any(
+            run in self._told or run in pursuits.pursuits or run in pursuits.epitaphs for run in _runs(hook, happening)
+        )
 
     async def _tell(self) -> None:
         now = boottime()
-        due: list[tuple[Hook, Waiting]] = []
+        due: list[tuple[Listener, Waiting]] = []
         for key, waiting in [(key, waiting) for key, waiting in self._waiting.items() if waiting.at <= now]:
             if len(due) >= LOOKED_UP_MAX:
                 break
@@ -304,11 +310,11 @@ class Hooks:
             if self._is_news(hook, waiting.happening, waiting.wall):  # the one before it may have been the same
                 await self._register(hook, waiting)
 
-    async def _remember_told(self, due: list[tuple[Hook, Waiting]]) -> None:
+    async def _remember_told(self, due: list[tuple[Listener, Waiting]]) -> None:
         """Remember those that the ledger has a run of. After a restart most ends of the last day were told long ago:
         they must not use up a hook's minute.
         """
-        wanted = [{triggered_run(hook.job_name, ident) for ident in one.happening.idents()} for hook, one in due]
+        wanted = [set(_runs(hook, one.happening)) for hook, one in due]
         if not wanted:
             return
         try:
@@ -321,7 +327,7 @@ class Hooks:
             if runs & known:
                 self._remember(hook, waiting.happening)
 
-    async def _register(self, hook: Hook, waiting: Waiting) -> None:
+    async def _register(self, hook: Listener, waiting: Waiting) -> None:
         """Ask for one run of the hook; the ledger has it once."""
         node, happening = self._driver.node, waiting.happening
         job = node.jobs.get(hook.job_name)
@@ -331,21 +337,24 @@ class Hooks:
         present = int(boottime() // 60)
         count = count + 1 if minute == present else 1
         self._minute[hook.job_name] = (present, count)
-        if count > A_MINUTE:
+        if count > (most := A_MINUTE if isinstance(hook, Hook) else TRIGGERED_A_MINUTE):
             if not self._keep(waiting, 60.0 * (present + 1)):
-                self._drop(happening, f"more than {A_MINUTE} events of {hook.job_name} within a minute")
+                self._drop(happening, f"more than {most} events of {hook.job_name} within a minute")
             return
-        document = self._document(hook, waiting)
-        args = packed({EVENT_PARAM: document})
+        try:
+            args = self._args(hook, job, waiting)
+        except RefusedError as exc:
+            self._drop(happening, str(exc))
+            return
         of = Registration(
-            triggered_run(hook.job_name, happening.ident()),
+            _runs(hook, happening)[0],
             hook.job_name,
             job.digest,
             claimed_policy(job, args, node.hostname, node.concurrency),
             self._driver.now().wall,
             scheduled=False,
             args=args,
-            by="hook",
+            by=hook.by,
         )
         try:
             reply = await self._driver.trigger(of)
@@ -357,20 +366,31 @@ class Hooks:
             return
         self._remember(hook, happening)
         if not reply.kind:
-            sentence = json.loads(document).get("sentence")
-            log.info("hook.registered", hook=hook.job_name, run=of.run, about=happening.event, sentence=sentence)
+            log.info(
+                "hook.registered",
+                hook=hook.job_name,
+                run=of.run,
+                about=happening.event,
+                sentence=short(happening.fields.get("sentence")),
+            )
 
-    def _document(self, hook: Hook, waiting: Waiting) -> str:
+    def _args(self, hook: Listener, job: Job, waiting: Waiting) -> str:
+        """The arguments of the run. Raises RefusedError."""
+        if isinstance(hook, EventTrigger):
+            return hook.args(job, waiting.happening)
+        assert isinstance(hook, Hook)
         node, happening = self._driver.node, waiting.happening
         if hook.namespace:
-            return lineage.document(happening, hook.namespace, at=waiting.wall, cluster=node.settings.cluster)
+            told = lineage.document(happening, hook.namespace, at=waiting.wall, cluster=node.settings.cluster)
+            return packed({EVENT_PARAM: told})
         run, cluster = happening.fields.get("run"), node.settings.cluster
         trace = trace_id(cluster, run) if run and self.traced else ""
-        return happening.document(at=waiting.wall, cluster=cluster, node=node.hostname, trace_id=trace)
+        told = happening.document(at=waiting.wall, cluster=cluster, node=node.hostname, trace_id=trace)
+        return packed({EVENT_PARAM: told})
 
-    def _remember(self, hook: Hook, happening: Happening) -> None:
+    def _remember(self, hook: Listener, happening: Happening) -> None:
         """It is told."""
-        self._told[hook.job_name, happening.ident()] = None
+        self._told[_runs(hook, happening)[0]] = None
         while len(self._told) > TOLD_MAX:
             self._told.popitem(last=False)
 
@@ -387,6 +407,13 @@ class Hooks:
         self.dropped += 1
         if self.dropped & (self.dropped - 1) == 0:  # 1, 2, 4, 8, …
             log.error("hook.dropped", about=happening.event, key=happening.key, reason=why, count=self.dropped)
+
+
+def _runs(hook: Listener, happening: Happening) -> list[str]:
+    """The run that tells it, and further ones by which another node may have told it."""
+    if isinstance(hook, EventTrigger):
+        return hook.runs(happening)
+    return [triggered_run(hook.job_name, ident) for ident in happening.idents()]
 
 
 def _at(row: Row) -> float:

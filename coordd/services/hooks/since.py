@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from coordd.config.hooks.hook import Hook
+from coordd.services.hooks.listeners import Listener
 
 log = structlog.get_logger("hooks")
 
@@ -26,7 +26,7 @@ class Since:
         except (OSError, ValueError, AttributeError, TypeError) as exc:
             log.warning("hooks.not_known", reason=f"{path}: {exc}", effect="ends before this start are not told")
 
-    def use(self, hooks: Iterable[Hook], now: float) -> None:
+    def use(self, hooks: Iterable[Listener], now: float) -> None:
         """These are the hooks now (Unix seconds); the others are forgotten."""
         before = self._known
         self._known = {_key(hook): before.get(_key(hook), now) for hook in hooks}
@@ -47,10 +47,10 @@ class Since:
             json.dump(self._known, file)
         os.rename(aside, self._path)
 
-    def of(self, hook: Hook) -> float:
+    def of(self, hook: Listener) -> float:
         """Since when (Unix seconds)."""
         return self._known.get(_key(hook), float("inf"))
 
 
-def _key(hook: Hook) -> str:
+def _key(hook: Listener) -> str:
     return f"{hook.job_name} {hook.digest}"

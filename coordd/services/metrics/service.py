@@ -27,6 +27,7 @@ from coordd.services.readiness import Readiness, node_problem, stuck
 from coordd.services.sinks.files import SINKS
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
+from coordd.services.triggering.service import Triggering
 from coordd.services.views.fires import Fire
 from coordd.services.views.troubles import Troubles
 
@@ -69,6 +70,7 @@ class Metrics:
         self._settled_fires = settled_fires
         self._sinks = sinks
         self.tracing: Tracing | None = None  # if traces are sent
+        self.triggering: Triggering | None = None
         self._exposition = Exposition(driver.node.settings.cluster)
         self.counted = Counted(driver.node.full_hostname, lambda: driver.node.jobs)
         self._elections = 0
@@ -221,6 +223,13 @@ class Metrics:
             (families.SINK_DEAD, "dead"),
         ):
             values[family] = {sink: float(counts.get((sink, word), 0)) for sink in SINKS}
+        polled = self.triggering.polled() if self.triggering is not None else []
+        for family, of in (
+            (families.TRIGGER_TAKEN, lambda one: one.taker.counts["taken"]),
+            (families.TRIGGER_WAITING, lambda one: len(one.taker.waiting)),
+            (families.TRIGGER_UP, lambda one: not one.problem),
+        ):
+            values[family] = {f"{one.job}/{one.trigger.name}": float(of(one)) for one in polled}
         spans = self.tracing.counts if self.tracing is not None else {}
         values[families.TRACE_SPANS] = {word: float(spans.get(word, 0)) for word in ("sent", "dropped")}
         values[families.TRACE_WAITING] = {"": float(spans.get("waiting", 0))}

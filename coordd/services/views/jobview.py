@@ -41,6 +41,9 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
             "never_on": [*job.retry.never_on_codes, *job.retry.never_on_patterns],
         },
         "breaker_rule": _breaker(job.breaker),
+        "trigger": [
+            {"name": one.name, "kind": one.kind, "about": REDACTED if redacted else one.about} for one in job.triggers
+        ],
         "command" if isinstance(job.launch, Command) else "spark": REDACTED if redacted else launch,
     }
 

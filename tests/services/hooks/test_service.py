@@ -51,7 +51,7 @@ class Machine:
         self.problem = ""
         self.node = SimpleNamespace(
             full_hostname=HERE, hostname="a", incarnation="1-x", state="ready", concurrency={},
-            settings=SimpleNamespace(cluster="c1"), jobs=jobs_of(hooks or (PAGE,), 60.0),
+            settings=SimpleNamespace(cluster="c1"), jobs=jobs_of(hooks or (PAGE,), 60.0), jobs_digest="",
             drains=SimpleNamespace(holds={}),
             pursuits=SimpleNamespace(pursuits={}, epitaphs={}), member_counts=lambda: {"alive": 3},
         )  # fmt: skip

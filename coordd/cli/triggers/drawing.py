@@ -1,0 +1,37 @@
+"""A trigger in a few lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordd.cli.show.phrases import plain, some
+
+
+def trigger_text(shown: dict[str, Any]) -> str:
+    """What `coordctl trigger show` prints."""
+    node = f" by {plain(shown['poller'])}" if shown.get("poller") else ""
+    every = f", every {shown['every_s']:g} s" if shown.get("every_s") else ""
+    lines = [
+        ("waits for", plain(shown["about"])),
+        ("state", f"{plain(shown['state'])}{node}{every}"),
+        ("looked at", plain(shown["looked_at"] or "")),
+        ("problem", plain(shown["problem"] or "")),
+        ("taken", f"{shown['taken']} since this node polls" if shown.get("taken") is not None else ""),
+        ("", "\n            ".join([f"{one['at']}  {plain(one['arrival'])}" for one in shown["taken_last"] or []])),
+        ("waiting", some(shown["waiting"], "arrival") if shown.get("waiting") else ""),
+        ("", "\n            ".join([plain(one) for one in shown.get("waiting_first") or []])),
+        ("refused", some(shown["refused"], "arrival") if shown.get("refused") else ""),
+        (
+            "",
+            "\n            ".join(
+                [f"{plain(one['arrival'])}: {plain(one['reason'])}" for one in _tables(shown.get("refused_now"))]
+            ),
+        ),
+    ]
+    head = f"{plain(shown['job'])}/{plain(shown['name'])}, a trigger of the kind {plain(shown['kind'])}"
+    return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    """Viewers see a word instead of a list."""
+    return value if isinstance(value, list) else []

@@ -1,0 +1,255 @@
+"""Reading the triggers of a job file. A problem names the trigger's number, the key, and what was expected."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from coordd.config import values
+from coordd.config.hooks.events import EVENTS
+from coordd.config.values import found
+from coordd.core.jobs.arguments import nearest
+from coordd.core.jobs.job import Job
+from coordd.core.jobs.schedule import parse_duration
+from coordd.core.jobs.trigger import COMMAND, EVENT, FIELDS, FILE, KINDS, PART, Trigger
+
+TRIGGERS_MAX = 20
+JOBS_MAX = 100
+
+# How often one looks (seconds), and how long a look may take.
+EVERY_MIN_S, EVERY_MAX_S = 1.0, 86_400.0
+SETTLE_MAX_S = 86_400.0
+TIMEOUT_MAX_S = 300.0
+
+# Open runs of one trigger: the ledger's rows of a job are read to count them.
+OPEN_MAX = 20_000
+# Unless the job file says otherwise, for jobs whose runs do not exclude each other.
+OPEN_USUAL = 100
+
+# Events that are not about a run: nobody is asked for a job.
+_OF_NODES = ("node.lost", "cluster.ready")
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
+
+Report = Callable[[str, str], None]
+
+
+def read_triggers(
+    tables: list[dict[str, Any]], job: Mapping[str, Any], name: str, report: Report
+) -> tuple[Trigger, ...]:
+    """The triggers of a job file. ``job``: its other keys, as read. ``report``: (key, problem)."""
+    if len(tables) > TRIGGERS_MAX:
+        report("trigger", f"expected at most {TRIGGERS_MAX} triggers, found {len(tables)}")
+        return ()
+    triggers: list[Trigger] = []
+    for number, table in enumerate(tables, 1):
+        one = _Reading(number, table, job, report).trigger(name)
+        if one is not None and one.name in [other.name for other in triggers]:
+            report("trigger.name", f'trigger {number}: there is another trigger "{one.name}": give each a name')
+        elif one is not None:
+            triggers.append(one)
+    return tuple(triggers)
+
+
+class _Reading:
+    """One [[trigger]]."""
+
+    def __init__(self, number: int, table: Mapping[str, Any], job: Mapping[str, Any], report: Report) -> None:
+        self._number = number
+        self._table = table
+        self._job = job
+        self._report = report
+        self._failed = False
+
+    def wrong(self, key: str, message: str) -> None:
+        self._failed = True
+        self._report(f"trigger.{key}", f"trigger {self._number}: {message}")
+
+    def trigger(self, job: str) -> Trigger | None:
+        kind = self._table.get("kind")
+        if kind not in KINDS:
+            near = f"; {nearest(kind, KINDS)}" if isinstance(kind, str) else ""
+            self.wrong("kind", f"expected one of {', '.join(KINDS)}; found {found(kind) if kind else 'nothing'}{near}")
+            return None
+        if kind not in _KEYS:
+            self.wrong("kind", f'"{kind}" is not available in this version')
+            return None
+        needed, others = _KEYS[kind]
+        readers = {key: _READERS[key] for key in ("kind", "name", "args", *needed, *others)}
+        said = values.read_table(self._table, readers, self.wrong)
+        for key in needed:
+            if key not in self._table:
+                self.wrong(key, f"expected {key} in a trigger of the kind {kind}, found nothing")
+        self._arguments(kind, said.get("args", {}))
+        if kind == EVENT:
+            self._events(said, job)
+        if kind == COMMAND and self._job.get("run_as"):
+            self.wrong("kind", "a command runs as the daemon's user: a job with run_as may not bring one")
+        fields = {_FIELDS.get(key, key): value for key, value in said.items()}
+        most = self._open(kind, said.get("max_open"))
+        return None if self._failed else Trigger(**{"name": kind, **fields, "max_open": most})
+
+    def _arguments(self, kind: str, args: Mapping[str, str]) -> None:
+        params = self._job.get("params", {})
+        for param, text in args.items():
+            if param not in params:
+                self.wrong("args", f'"{param:.60}" is not declared under params: {nearest(param, params)}')
+            problem = template_problem(text, kind)
+            if problem:
+                self.wrong("args", f"{param:.60}: {problem}")
+
+    def _events(self, said: Mapping[str, Any], job: str) -> None:
+        about_runs = [event for event in said.get("on", ()) if event not in _OF_NODES]
+        if about_runs and not said.get("jobs"):
+            self.wrong("jobs", f'"{about_runs[0]}" is about runs of jobs: expected jobs = ["NAME"], found nothing')
+        if said.get("jobs") and not about_runs and said.get("on"):
+            self.wrong("jobs", f'"{said["on"][0]}" is about no job: leave jobs out')
+        if job in said.get("jobs", ()):
+            self.wrong("jobs", "a job cannot be started by its own runs: it would go on for ever")
+
+    def _open(self, kind: str, said: int | None) -> int:
+        """How many of its runs may be open, so that none of them is rejected."""
+        overlap = self._job.get("overlap", "forbid")
+        alone = overlap in ("forbid", "replace")
+        queue = self._job.get("queue_max", OPEN_USUAL)
+        if said is None:
+            return 1 if alone else min(OPEN_USUAL, queue) if overlap == "queue" else OPEN_USUAL
+        if alone and said > 1:
+            self.wrong(
+                "max_open",
+                f'max_open above 1 needs overlap = "allow" or "queue": with "{overlap}" one run of the job is in the'
+                " way of another",
+            )
+        if overlap == "queue" and said > queue:
+            self.wrong("max_open", f"expected at most queue_max ({queue}), found {said}: the others would be rejected")
+        return said
+
+
+def template_problem(text: str, kind: str) -> str:
+    """The problem of a value of args, or ""."""
+    known = [f"trigger.{field}" for field in FIELDS[kind]]
+    for match in PART.finditer(text):
+        name = match.group(1)
+        if name is None and match.group() in "{}":
+            return f'a single "{match.group()}" in "{text:.60}"; write {{{{ and }}}} for braces'
+        if name is not None and name not in known:
+            near = nearest(f"trigger.{name.removeprefix('trigger.')}", known)
+            return f'"{{{name:.60}}}" in "{text:.60}" is not a value of this kind of trigger; {near}'
+    return ""
+
+
+def cycles(jobs: Mapping[str, Job]) -> dict[str, str]:
+    """The jobs whose runs would start each other for ever: job -> the circle."""
+    after = {
+        name: sorted({parent for one in job.triggers for parent in one.jobs if parent in jobs})
+        for name, job in jobs.items()
+        if any(one.jobs for one in job.triggers)
+    }
+    return {name: circle for name in after if (circle := _circle(name, after))}
+
+
+def _circle(start: str, after: Mapping[str, Iterable[str]]) -> str:
+    """The shortest way from a job back to itself; "" if there is none."""
+    came: dict[str, str] = {}
+    line = [start]
+    for job in line:
+        for parent in after.get(job, ()):
+            if parent == start:
+                way = [job]
+                while way[-1] != start:
+                    way.append(came[way[-1]])
+                return " → ".join([start, *way])
+            if parent not in came:
+                came[parent] = job
+                line.append(parent)
+    return ""
+
+
+def absent(job: Job, jobs: Iterable[str]) -> list[str]:
+    """The jobs whose runs start this one, and that this node does not have."""
+    known = set(jobs)
+    return sorted({parent for one in job.triggers for parent in one.jobs if parent not in known})
+
+
+# ---- single values
+
+
+def _name(value: object) -> str:
+    said = values.text(value)
+    if not _NAME.fullmatch(said):
+        raise ValueError(f"expected a letter and up to 39 of A-Z a-z 0-9 _ -, found {found(said)}")
+    return said
+
+
+def _seconds(least: float, most: float) -> values.Reader:
+    def read(value: Any) -> float:
+        seconds = parse_duration(value)
+        if not least <= seconds <= most:
+            raise ValueError(f"expected a duration from {least:g} to {most:g} s, found {found(value)}")
+        return seconds
+
+    return read
+
+
+def _pattern(value: object) -> str:
+    """An absolute path with wildcards. The part before the first wildcard is the directory that files must be in."""
+    said = values.path(value)
+    if posixpath.normpath(said) != said or said.startswith("//"):
+        raise ValueError(f'expected a path without "..", "//" and a final "/", found {found(said)}')
+    if "**" in said:
+        raise ValueError(f'expected * for one name: "**" would search whole trees, found {found(said)}')
+    if any(wild in said.split("/")[1] for wild in "*?["):
+        raise ValueError(f"expected a directory before the first wildcard, found {found(said)}")
+    if len(said.split("/")) < 3:
+        raise ValueError(f"expected a directory and a name or pattern in it, found {found(said)}")
+    return said
+
+
+def _argv(value: object) -> tuple[str, ...]:
+    words = values.texts(value)
+    if not words or not words[0].startswith("/"):
+        raise ValueError("expected a program with its absolute path, and its arguments")
+    return words
+
+
+def _on(value: object) -> tuple[str, ...]:
+    events = (values.text(value),) if isinstance(value, str) else values.texts(value)
+    if not events:
+        raise ValueError(f"expected the name of an event, found nothing; known: {', '.join(EVENTS)}")
+    for event in events:
+        if event not in EVENTS:
+            raise ValueError(f"expected events, found {found(event)}; {nearest(event, EVENTS)}")
+    return events
+
+
+def _jobs(value: object) -> tuple[str, ...]:
+    names = (values.text(value),) if isinstance(value, str) else values.texts(value)
+    if len(names) > JOBS_MAX:
+        raise ValueError(f"expected at most {JOBS_MAX} jobs, found {len(names)}")
+    return tuple([values.name(one) for one in names])
+
+
+_READERS: dict[str, values.Reader] = {
+    "kind": values.one_of(*KINDS),
+    "name": _name,
+    "args": values.text_table,
+    "path": _pattern,
+    "settle": _seconds(0.0, SETTLE_MAX_S),
+    "every": _seconds(EVERY_MIN_S, EVERY_MAX_S),
+    "timeout": _seconds(0.1, TIMEOUT_MAX_S),
+    "argv": _argv,
+    "on": _on,
+    "jobs": _jobs,
+    "max_open": values.whole(1, OPEN_MAX),
+}
+
+# Of each kind: the keys that it needs, and the others that it may have.
+_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    FILE: (("path",), ("settle", "every", "max_open")),
+    COMMAND: (("argv",), ("timeout", "every", "max_open")),
+    EVENT: (("on",), ("jobs",)),
+}
+
+_FIELDS = {"settle": "settle_s", "every": "every_s", "timeout": "timeout_s"}

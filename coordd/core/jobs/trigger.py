@@ -1,0 +1,67 @@
+"""A trigger of a job: what starts runs beside the schedule and people. Frozen, and part of the job's definition."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+FILE, HTTP, AMQP, REDIS, SQL, COMMAND, EVENT = "file", "http", "amqp", "redis", "sql", "command", "event"
+KINDS = (FILE, HTTP, AMQP, REDIS, SQL, COMMAND, EVENT)
+
+# One elected node looks for arrivals.
+POLLED = (FILE, SQL, COMMAND)
+
+# The values that an arrival of each kind has, as {trigger.NAME} in args.
+FIELDS: dict[str, tuple[str, ...]] = {
+    FILE: ("key", "path", "name", "dir", "size"),
+    COMMAND: ("key",),
+    EVENT: ("key", "event", "job", "run", "state", "node"),
+}
+
+# A template: braces, or the name of a value.
+PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+class Trigger(msgspec.Struct, frozen=True):
+    """One [[trigger]]. Durations in seconds; fields that its kind does not use have their defaults.
+
+    ``path``: a pattern. ``on``: names of events, of these ``jobs`` if they are about runs. ``settle_s``: a file is
+    complete if it has not changed for this long. ``max_open``: arrivals wait while the job has this many open runs.
+    """
+
+    kind: str
+    name: str
+    args: dict[str, str] = {}
+    path: str = ""
+    settle_s: float = 2.0
+    argv: tuple[str, ...] = ()
+    timeout_s: float = 30.0
+    on: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    every_s: float = 10.0
+    max_open: int = 1
+
+    @property
+    def digest(self) -> str:
+        """Of all that it says; equal on all nodes with the same lines."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:24]
+
+    @property
+    def about(self) -> str:
+        """What it waits for, for people."""
+        if self.kind == EVENT:
+            return ", ".join(self.on) + (f" of {', '.join(self.jobs)}" if self.jobs else "")
+        return self.path or " ".join(self.argv)
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """The text with each {trigger.NAME} replaced. Raises KeyError for a name that the arrival does not have."""
+
+    def part(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return match.group()[0] if name is None else values[name.removeprefix("trigger.")]
+
+    return PART.sub(part, text)

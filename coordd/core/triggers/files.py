@@ -1,0 +1,54 @@
+"""Which files are complete: two looks, far enough apart, have found the same size and time of change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from coordd.core.triggers.arrivals import Arrival
+
+
+class Found(NamedTuple):
+    """A file of one look. ``mtime_ns``: when its content was last changed, nanoseconds since 1970; ``ctime_ns``: when
+    anything of it was, its name too.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @property
+    def key(self) -> str:
+        """A file that is written again under its name is another arrival."""
+        return f"{self.path}\0{self.size}\0{self.mtime_ns}"
+
+    def arrival(self) -> Arrival:
+        """What it starts."""
+        directory, _, name = self.path.rpartition("/")
+        values = {"path": self.path, "name": name, "dir": directory, "size": str(self.size), "key": self.path}
+        return Arrival(self.key, values)
+
+
+class Looks:
+    """What earlier looks have found. Its size is that of the last look."""
+
+    def __init__(self, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._since: dict[str, tuple[Found, float]] = {}  # by path: since when it is so
+        self.unsettled = 0  # files of the last look that may still change
+
+    def look(self, found: Iterable[Found], now: float) -> list[Found]:
+        """The complete files of this look, oldest first. ``now``: seconds of a clock that never steps."""
+        known, self._since = self._since, {}
+        settled = []
+        for file in found:
+            before = known.get(file.path)
+            if before is None or before[0] != file:
+                self._since[file.path] = (file, now)
+                continue
+            self._since[file.path] = before
+            if now - before[1] >= self._settle_s:
+                settled.append(file)
+        self.unsettled = len(self._since) - len(settled)
+        return sorted(settled, key=lambda file: (file.mtime_ns, file.path))

@@ -1,0 +1,81 @@
+"""Which node polls a trigger now: elections in terms, held by the usual election of the nodes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coordd.core.jobs.job import Job
+from coordd.core.members.membership import ALIVE, SUSPECT
+from coordd.core.triggers import polling
+from coordd.services.driver import Driver
+
+# A node that did not poll in the term before waits this long (seconds) before it opens the term's election: the one
+# that did has usually opened it by then.
+OTHERS_WAIT_S = 1.0
+
+
+class _Term(NamedTuple):
+    """``since``: when this node has noticed it (monotonic seconds); ``succession``: None while it is not decided."""
+
+    number: int
+    since: float
+    succession: tuple[str, ...] | None
+
+
+class Polling:
+    """The pollers of this node's triggers, by the subject of their elections."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._terms: dict[str, _Term] = {}
+        self._pollers: dict[str, str] = {}
+        self._stands: dict[str, tuple[int, str]] = {}
+        driver.node.topics.add(polling.TOPIC)
+        driver.node.elections.stands[polling.TOPIC] = self._stands
+
+    def poller(self, of: str) -> str:
+        """The node that polls (full_hostname); "" while nobody does."""
+        return self._pollers.get(of, "")
+
+    def forget(self, of: str) -> None:
+        """This node has the trigger no more."""
+        for known in (self._terms, self._pollers, self._stands):
+            known.pop(of, None)
+
+    def look(self, of: str, job: Job, *, failed: bool) -> bool:
+        """Take part in the present term; True if this node polls. ``failed``: its own last look did, not long ago."""
+        driver = self._driver
+        node, now = driver.node, driver.now()
+        mine = self.poller(of) == node.full_hostname
+        self._stands[of] = (0 if mine else 1, "its last look failed" if failed else "")
+        number = polling.term(of, now.wall)
+        term = self._terms.get(of)
+        if term is None or term.number != number:
+            term = _Term(number, now.mono, None)
+        ident = polling.election_of(of, number)
+        if term.succession is None:
+            election = node.elections.by_id.get(ident)
+            if election is None and (mine or now.mono - term.since >= OTHERS_WAIT_S) and node.state == "ready":
+                election = driver.feed(node.open_election, ident, polling.TOPIC, None)
+            if election is not None and election.succession is not None:
+                term = term._replace(succession=election.succession)
+        self._terms[of] = term
+        eligible = self._eligible(job)
+        if term.succession is not None:
+            self._pollers[of] = polling.poller(ident, term.succession, eligible)
+        elif self.poller(of) not in eligible:
+            self._pollers[of] = ""  # until the term's election is decided
+        return self._pollers.get(of) == node.full_hostname
+
+    def _eligible(self, job: Job) -> set[str]:
+        """The nodes that are there and have the same jobs."""
+        node, tags = self._driver.node, set(job.tags)
+        names = {
+            member.name
+            for member in node.members.values()
+            if member.state in (ALIVE, SUSPECT) and member.says == "ready" and member.jobs_digest == node.jobs_digest
+            if tags <= set(member.tags)
+        }
+        if node.state == "ready" and tags <= set(node.settings.tags):
+            names.add(node.full_hostname)
+        return names

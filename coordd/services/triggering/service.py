@@ -1,0 +1,178 @@
+"""The service of triggers that are polled: a task for each of them looks while this node is the one that polls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+
+from coordd.core.jobs.job import Job
+from coordd.core.jobs.trigger import POLLED, Trigger
+from coordd.core.triggers.polling import subject
+from coordd.core.visible import visible
+from coordd.errors import CoorddError
+from coordd.ports import Files
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService, boottime
+from coordd.services.triggering.polling import Polling
+from coordd.services.triggering.sources import Look, source_of
+from coordd.services.triggering.taking import SHOWN_MAX, Taker
+
+log = structlog.get_logger("triggers")
+
+# How often (seconds) the jobs, and who polls, are looked at; and the pause before a look that may find more.
+TURN_S = 0.5
+SOON_S = 1.0
+
+# A failed look keeps a node from the next elections for this long (seconds).
+FAILED_S = 150.0
+
+
+class Watched:
+    """One trigger that is polled, as this node sees it."""
+
+    def __init__(self, job: str, trigger: Trigger, driver: Driver, ledger: LedgerService, polling: Polling) -> None:
+        self.job = job
+        self.trigger = trigger
+        self.subject = subject(job, trigger.name)
+        self.taker = Taker(job, trigger, driver, ledger)
+        self.scope = trio.CancelScope()
+        self.looked_at = 0.0  # Unix seconds; 0.0: not yet
+        self.problem = ""
+        self.failed_at = float("-inf")  # CLOCK_BOOTTIME
+        self._driver = driver
+        self._polling = polling
+
+    @property
+    def polls(self) -> bool:
+        """True if this node does."""
+        return self._polling.poller(self.subject) == self._driver.node.full_hostname
+
+    async def run(self, source: Any) -> None:
+        """Look for ever, whenever this node polls."""
+        with self.scope:
+            polled, next_at = False, 0.0
+            while True:
+                job = self._driver.node.jobs.get(self.job)
+                if job is not None:
+                    failed = boottime() - self.failed_at < FAILED_S
+                    polls = self._polling.look(self.subject, job, failed=failed)
+                    if polls and not polled:
+                        log.info("trigger.polls", job=self.job, trigger=self.trigger.name)
+                        next_at = 0.0
+                    elif polled and not polls:
+                        self.taker.forget()
+                    polled = polls
+                    if polls and boottime() >= next_at:
+                        next_at = boottime() + await self._look(source)
+                await trio.sleep(TURN_S)
+
+    async def _look(self, source: Any) -> float:
+        """One look. Returns the pause before the next one (seconds)."""
+        every_s = self.trigger.every_s
+        try:
+            look: Look = await source.look()
+            more = await self.taker.take(look.arrivals, look.refused)
+        except CoorddError as exc:
+            self._failed(str(exc))
+            return every_s
+        self.looked_at, self.failed_at = self._driver.now().wall, float("-inf")
+        if self.problem and not look.problem:
+            log.info("trigger.looks_again", job=self.job, trigger=self.trigger.name)
+        self.problem = look.problem
+        if more:
+            return 0.0
+        return min(every_s, SOON_S) if look.soon or self.taker.waiting else every_s
+
+    def _failed(self, why: str) -> None:
+        self.failed_at = boottime()
+        why = visible(why)
+        if why != self.problem:
+            log.warning("trigger.look_failed", job=self.job, trigger=self.trigger.name, reason=why)
+        self.problem = why
+
+    def summary(self) -> dict[str, Any]:
+        """What the node that polls tells of it."""
+        taker = self.taker
+        return {
+            "job": self.job,
+            "name": self.trigger.name,
+            "looked_at": self.looked_at,
+            "waiting": len(taker.waiting),
+            "taken": taker.counts["taken"],
+            "refused": taker.counts["refused"],
+            "problem": self.problem[:500],
+        }
+
+    def details(self) -> dict[str, Any]:
+        """The same, with the arrivals themselves."""
+        taker = self.taker
+        return {
+            **self.summary(),
+            "waiting_first": [visible(one.shown)[:300] for one in taker.waiting[:SHOWN_MAX]],
+            "refused_now": [
+                {"arrival": visible(what)[:300], "reason": why} for what, why in list(taker.refused.items())[:SHOWN_MAX]
+            ],
+            "taken_last": [dict(one) for one in reversed(taker.recent)],
+        }
+
+
+class Triggering:
+    """All triggers of one daemon that are polled."""
+
+    def __init__(self, driver: Driver, ledger: LedgerService, files: Files, keep_s: Callable[[], float]) -> None:
+        """``keep_s``: how long the ledger remembers runs."""
+        self._driver = driver
+        self._ledger = ledger
+        self._files = files
+        self._keep_s = keep_s
+        self._digest = ""
+        self.polling = Polling(driver)
+        self.watched: dict[str, Watched] = {}  # by subject
+
+    async def run(self) -> None:
+        """Serve for ever."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                if self._digest != self._driver.node.jobs_digest:
+                    self._digest = self._driver.node.jobs_digest
+                    self._use(nursery)
+                await trio.sleep(TURN_S)
+
+    def _use(self, nursery: trio.Nursery) -> None:
+        """The jobs have changed: tasks of triggers that are gone end, and new ones begin."""
+        wanted = {subject(job.name, one.name): (job, one) for job, one in polled_of(self._driver.node.jobs.values())}
+        for of, known in list(self.watched.items()):
+            if of not in wanted or wanted[of][1] != known.trigger:
+                known.scope.cancel()
+                del self.watched[of]
+                self.polling.forget(of)
+        for of, (job, trigger) in wanted.items():
+            if of not in self.watched:
+                watched = self.watched[of] = Watched(job.name, trigger, self._driver, self._ledger, self.polling)
+                nursery.start_soon(watched.run, source_of(trigger, self._files, self._keep_s))
+
+    def own(self, job: str, name: str) -> Watched | None:
+        """The trigger, if this node polls it."""
+        watched = self.watched.get(subject(job, name))
+        return watched if watched is not None and watched.polls else None
+
+    def view(self) -> dict[str, Any]:
+        """For `status`: what this node polls."""
+        polled = self.polled()
+        return {
+            "polled": len(polled),
+            "waiting": sum(len(one.taker.waiting) for one in polled),
+            "failing": sorted(f"{one.job}/{one.trigger.name}" for one in polled if one.problem),
+        }
+
+    def polled(self) -> list[Watched]:
+        """Those that this node polls."""
+        return [watched for watched in self.watched.values() if watched.polls]
+
+
+def polled_of(jobs: Any) -> list[tuple[Job, Trigger]]:
+    """The triggers that a node looks for, with their jobs."""
+    return [(job, one) for job in jobs for one in job.triggers if one.kind in POLLED]

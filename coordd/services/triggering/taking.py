@@ -1,0 +1,155 @@
+"""Takes arrivals: each becomes one run of the job, which the ledger has once, or waits until there is room."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import structlog
+import trio
+
+from coordd.core.jobs.job import Job, triggered_run
+from coordd.core.jobs.limits import claimed_policy
+from coordd.core.jobs.trigger import Trigger
+from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.words import STATES, TERMINAL
+from coordd.core.triggers.arrivals import Arrival, args_of, choose, ident, run_of, unknown
+from coordd.core.visible import visible
+from coordd.errors import RefusedError
+from coordd.ports import Ledger
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService
+
+log = structlog.get_logger("triggers")
+
+# Arrivals that are looked up in the ledger with one look, and with one question.
+LOOKED_UP_MAX = 5000
+QUESTION_MAX = 250
+
+# Arrivals that one look takes, and how many of them are registered at a time.
+TAKEN_MAX = 1000
+AT_A_TIME = 50
+
+# What people are shown of each: arrivals that wait, those that were refused, and the last ones that were taken.
+SHOWN_MAX = 20
+
+OPEN_STATES = tuple([state for state in STATES if state not in TERMINAL])
+
+
+class Taker:
+    """The arrivals of one trigger, as this node knows them."""
+
+    def __init__(self, job: str, trigger: Trigger, driver: Driver, ledger: LedgerService) -> None:
+        self.job = job
+        self.trigger = trigger
+        self._driver = driver
+        self._ledger = ledger
+        # Keys of present arrivals whose runs the ledger has, or that can start none.
+        self._consumed: set[str] = set()
+        self.waiting: list[Arrival] = []
+        self.refused: dict[str, str] = {}  # of the last look: arrival -> why it can start no run
+        self.recent: deque[dict[str, Any]] = deque(maxlen=SHOWN_MAX)
+        self.counts = {"taken": 0, "refused": 0}
+
+    def forget(self) -> None:
+        """Another node looks now: what is known here may be old."""
+        self._consumed.clear()
+        self.waiting, self.refused = [], {}
+
+    async def take(self, arrivals: Sequence[Arrival], refused: Sequence[tuple[str, str]] = ()) -> bool:
+        """Take all arrivals that are there now and are new, as far as there is room. True if more can be taken at once.
+
+        Raises UnavailableError; the next look finds the rest again.
+        """
+        present = {arrival.key for arrival in arrivals}
+        self._consumed &= present
+        self._refused({**self._impossible(arrivals), **dict(refused[:SHOWN_MAX])})
+        await self._look_up(unknown(arrivals, self._consumed, LOOKED_UP_MAX))
+        job = self._driver.node.jobs.get(self.job)
+        if job is None or self._holds(job):
+            self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
+            return False
+        if present <= self._consumed:
+            self.waiting = []
+            return False
+        room = self.trigger.max_open - await self._open_runs()
+        chosen = choose(arrivals, self._consumed, room, TAKEN_MAX)
+        self.waiting = chosen.taken + chosen.waiting
+        for some in _parts(chosen.taken, AT_A_TIME):
+            async with trio.open_nursery() as nursery:
+                for arrival in some:
+                    nursery.start_soon(self._taken, job, arrival)
+        self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
+        return bool(self.waiting) and len(chosen.taken) == TAKEN_MAX
+
+    def _impossible(self, arrivals: Sequence[Arrival]) -> dict[str, str]:
+        """Those that were refused by an earlier look, and are still there."""
+        shown = {arrival.shown for arrival in arrivals if arrival.key in self._consumed} if self.refused else ()
+        return {what: why for what, why in self.refused.items() if what in shown}
+
+    def _holds(self, job: Job) -> bool:
+        drains = self._driver.node.drains
+        return not job.enabled or drains.pause is not None or self.job in drains.suspended
+
+    async def _look_up(self, arrivals: Sequence[Arrival]) -> None:
+        for some in _parts(arrivals, QUESTION_MAX):
+
+            def read(ledger: Ledger, some: Sequence[Arrival] = some) -> list[str]:
+                return [one.key for one in some if ledger.run(run_of(self.job, self.trigger.name, one.key)) is not None]
+
+            self._consumed.update(await self._ledger.query(read))
+
+    async def _open_runs(self) -> int:
+        """How many runs of the job are open, up to the limit."""
+        most = self.trigger.max_open
+
+        def read(ledger: Ledger) -> int:
+            return sum(len(ledger.runs(job=self.job, state=state, limit=most)) for state in OPEN_STATES)
+
+        return await self._ledger.query(read)
+
+    async def _taken(self, job: Job, arrival: Arrival) -> None:
+        if await self.register(job, arrival):
+            self._consumed.add(arrival.key)
+
+    async def register(self, job: Job, arrival: Arrival) -> bool:
+        """Register the run of an arrival. True once it is recorded; False for one that must wait or is refused."""
+        run = triggered_run(self.job, ident(self.trigger.name, arrival.key))
+        node = self._driver.node
+        try:
+            args = args_of(job, self.trigger, arrival)
+        except RefusedError as exc:
+            self._refused({**self.refused, arrival.shown: str(exc)})
+            self._consumed.add(arrival.key)
+            return False
+        of = Registration(
+            run,
+            self.job,
+            job.digest,
+            claimed_policy(job, args, node.hostname, node.concurrency),
+            self._driver.now().wall,
+            scheduled=False,
+            args=args,
+            by=f"trigger {self.trigger.name}",
+        )
+        reply = await self._driver.trigger(of)
+        if reply.kind not in ("", "conflict"):  # conflict: it was taken under an earlier definition
+            log.warning("trigger.not_registered", trigger=self.trigger.name, run=run, reason=reply.message)
+            return False
+        if not reply.kind:
+            self.counts["taken"] += 1
+            self.recent.append({"arrival": visible(arrival.shown), "run": run, "at": self._driver.now().wall})
+            log.info("trigger.taken", trigger=self.trigger.name, run=run, about=visible(arrival.shown))
+        return True
+
+    def _refused(self, refused: dict[str, str]) -> None:
+        for what, why in refused.items():
+            if what not in self.refused:
+                self.counts["refused"] += 1
+                log.warning("trigger.refused", job=self.job, trigger=self.trigger.name, about=visible(what), reason=why)
+        self.refused = dict(list(refused.items())[:SHOWN_MAX])
+
+
+def _parts(arrivals: Sequence[Arrival], size: int) -> Iterator[Sequence[Arrival]]:
+    return (arrivals[at : at + size] for at in range(0, len(arrivals), size))

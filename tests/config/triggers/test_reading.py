@@ -1,0 +1,119 @@
+"""What a [[trigger]] may say, and how it is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.samples import EVERY_KEY
+
+from coordd.config.jobfile import JobSet, load_jobs
+from coordd.config.sections import Config
+from coordd.core.jobs.trigger import Trigger
+
+COMMAND = '[command]\nargv = ["/bin/true", "{file}"]\n'
+FILE = '[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n'
+HEAD = 'params = { file = "" }\n'
+
+
+def loaded(path: Path, **texts: str) -> JobSet:
+    for name, text in texts.items():
+        (path / f"{name}.toml").write_text(text)
+    return load_jobs(str(path), Config())
+
+
+def test_a_trigger_gets_the_documented_defaults(tmp_path: Path) -> None:
+    found = loaded(tmp_path, j=COMMAND.replace(', "{file}"', "") + FILE)
+
+    assert found.problems == {}
+    expected = Trigger(kind="file", name="file", path="/in/*.csv", settle_s=2.0, every_s=10.0, max_open=1)
+    assert found.jobs["j"].triggers == (expected,)
+
+
+def test_the_trigger_of_the_sample_arrives(tmp_path: Path) -> None:
+    job = loaded(tmp_path, j=EVERY_KEY).jobs["j"]
+    assert job.triggers == (
+        Trigger(
+            kind="file",
+            name="drop",
+            path="/data/in/*.csv",
+            settle_s=5.0,
+            every_s=60.0,
+            max_open=20,
+            args={"region": "{trigger.name}"},
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("overlap", "most"),
+    [("", 1), ('overlap = "allow"\n', 100), ('overlap = "queue"\nqueue_max = 7\n', 7), ('overlap = "replace"\n', 1)],
+)
+def test_so_many_runs_are_open_that_none_is_rejected(tmp_path: Path, overlap: str, most: int) -> None:
+    found = loaded(tmp_path, j=overlap + HEAD + COMMAND + FILE)
+    assert found.jobs["j"].triggers[0].max_open == most
+
+
+BAD = [
+    ("path", '[[trigger]]\nkind = "file"\n', "expected path in a trigger of the kind file"),
+    ("kind", '[[trigger]]\nkind = "fiel"\npath = "/in/a"\n', 'did you mean "file"?'),
+    ("kind", "[[trigger]]\n", "found nothing"),
+    ("path", FILE.replace("/in/*.csv", "in/*.csv"), "expected an absolute path"),
+    ("path", FILE.replace("/in/*.csv", "/in/**/a"), "would search whole trees"),
+    ("path", FILE.replace("/in/*.csv", "/in/../a"), 'without ".."'),
+    ("path", FILE.replace("/in/*.csv", "/*/a"), "a directory before the first wildcard"),
+    ("path", FILE.replace("/in/*.csv", "/a"), "a directory and a name"),
+    ("every", FILE + 'every = "0s"\n', "from 1 to"),
+    ("evry", FILE + 'evry = "1s"\n', 'did you mean "every"?'),
+    ("argv", FILE + 'argv = ["/bin/ls"]\n', "unknown key"),
+    ("args", FILE + 'args = { fil = "x" }\n', '"fil" is not declared under params'),
+    ("args", FILE + 'args = { file = "{path}" }\n', 'did you mean "trigger.path"?'),
+    ("args", FILE + 'args = { file = "{trigger.run}" }\n', "is not a value of this kind of trigger"),
+    ("args", FILE + 'args = { file = "{" }\n', "a single"),
+    ("max_open", FILE + "max_open = 2\n", 'needs overlap = "allow" or "queue"'),
+    ("name", FILE + FILE, 'there is another trigger "file"'),
+    ("name", FILE + 'name = "a/b"\n', "expected a letter"),
+    ("argv", '[[trigger]]\nkind = "command"\nargv = ["ls"]\n', "absolute path"),
+    ("on", '[[trigger]]\nkind = "event"\non = "run.sucess"\njobs = ["a"]\n', 'did you mean "run.success"?'),
+    ("jobs", '[[trigger]]\nkind = "event"\non = "run.success"\n', "is about runs of jobs"),
+    ("jobs", '[[trigger]]\nkind = "event"\non = "node.lost"\njobs = ["a"]\n', "is about no job"),
+    ("jobs", '[[trigger]]\nkind = "event"\non = "run.success"\njobs = ["j"]\n', "go on for ever"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "text", "said"), BAD)
+def test_what_is_wrong_is_named_with_file_key_and_number(tmp_path: Path, key: str, text: str, said: str) -> None:
+    found = loaded(tmp_path, j=HEAD + COMMAND + text)
+
+    assert found.jobs == {}
+    (problem,) = found.problems["j"]
+    assert (problem.file, problem.key) == (str(tmp_path / "j.toml"), f"trigger.{key}")
+    assert said in problem.message
+    assert problem.message.startswith("trigger ")
+
+
+def test_a_command_does_not_run_beside_run_as(tmp_path: Path) -> None:
+    text = 'run_as = "etl"\n' + HEAD + COMMAND + '[[trigger]]\nkind = "command"\nargv = ["/bin/ls"]\n'
+    assert "runs as the daemon's user" in str(loaded(tmp_path, j=text).problems["j"])
+
+
+def after(*jobs: str) -> str:
+    named = ", ".join(f'"{job}"' for job in jobs)
+    return HEAD + COMMAND + f'[[trigger]]\nkind = "event"\non = ["run.success", "run.failure"]\njobs = [{named}]\n'
+
+
+def test_jobs_that_would_start_each_other_for_ever_are_refused_and_the_others_stay(tmp_path: Path) -> None:
+    found = loaded(tmp_path, a=HEAD + COMMAND, b=after("a", "d"), c=after("b"), d=after("c"), e=after("d"))
+
+    assert sorted(found.jobs) == ["a", "e"]
+    assert "b → c → d → b" in str(found.problems["b"]) or "b → d → c → b" in str(found.problems["b"])
+    assert sorted(found.problems) == ["b", "c", "d"]
+
+
+def test_a_job_that_this_node_does_not_have_is_a_warning(tmp_path: Path) -> None:
+    found = loaded(tmp_path, sales=HEAD + COMMAND, b=after("sale"))
+
+    assert sorted(found.jobs) == ["b", "sales"]
+    (problem,) = found.problems["b"]
+    assert (problem.severity, problem.key) == ("warning", "trigger.jobs")
+    assert 'there is no job "sale" here; did you mean "sales"?' in problem.message

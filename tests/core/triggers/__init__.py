@@ -1,0 +1,1 @@
+"""Tests of the decisions about arrivals at triggers."""

@@ -1,0 +1,105 @@
+"""What a poller finds: commands that print ids, and ones that fail, hang, flood or fork; files that are too old."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from coordd.core.jobs.trigger import Trigger
+from coordd.core.triggers.files import Found
+from coordd.errors import UnavailableError
+from coordd.ports import Listing
+from coordd.services.triggering import sources as module
+from coordd.services.triggering.sources import CommandSource, FileSource, Look
+
+LIMIT_S = 60.0
+
+
+def printed(tmp_path: Path, body: str, timeout_s: float = LIMIT_S) -> Look:
+    path = tmp_path / "ids"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return trio.run(CommandSource(Trigger(kind="command", name="c", argv=(str(path), "x"), timeout_s=timeout_s)).look)
+
+
+def test_each_line_is_an_arrival_once(tmp_path: Path) -> None:
+    look = printed(tmp_path, r"printf 'a\nb c\n\na\n'; printf 'd\001\n'; head -c 2000 /dev/zero | tr '\0' x")
+
+    assert [one.key for one in look.arrivals] == ["a", "b c"]
+    assert look.arrivals[1].values == {"key": "b c"}
+    assert [why for _, why in look.refused] == [
+        "an id must not have the character '\\x01'",
+        "an id has at most 1024 bytes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("echo a; echo broken >&2; exit 3", "ended with 3: broken"), ("kill -9 $$", "ended with -9: it said nothing")],
+)
+def test_of_a_command_that_fails_nothing_is_taken(tmp_path: Path, body: str, said: str) -> None:
+    with pytest.raises(UnavailableError, match=said):
+        printed(tmp_path, body)
+
+
+def test_a_command_that_is_not_there_says_so() -> None:
+    with pytest.raises(UnavailableError, match="cannot be executed: No such file"):
+        trio.run(CommandSource(Trigger(kind="command", name="c", argv=("/nothing/here",))).look)
+
+
+def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="did not end within 1 s"):
+        printed(tmp_path, f"trap '' TERM; sleep 1000 & echo $! > {tmp_path}/child; wait", timeout_s=1.0)
+    pid = (tmp_path / "child").read_text().strip()
+    assert not os.path.exists(f"/proc/{pid}") or " Z " in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_the_output_of_a_command_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OUTPUT_BYTES_MAX", 1000)
+    with pytest.raises(UnavailableError, match="printed more than 1000 bytes"):
+        printed(tmp_path, "seq 100000")
+
+
+def test_files_whose_runs_the_ledger_may_have_forgotten_are_not_taken() -> None:
+    now = time.time_ns()
+    old = now - 40 * 86_400 * 10**9
+    found = [Found("/in/new", 1, now, now), Found("/in/moved", 1, old, now), Found("/in/old", 1, old, old)]
+
+    def files(pattern: str) -> Listing:
+        assert pattern == "/in/*"
+        return Listing(list(found), [], more=True)
+
+    async def two_looks() -> tuple[Look, Look]:
+        source = FileSource(Trigger(kind="file", name="f", path="/in/*", settle_s=0.0), files, lambda: 30 * 86_400.0)
+        return await source.look(), await source.look()
+
+    one, two = trio.run(two_looks)
+    assert (one.arrivals, one.soon) == ([], True)
+    assert sorted(arrival.values["path"] for arrival in two.arrivals) == ["/in/moved", "/in/new"]
+    assert [path for path, _ in two.refused] == ["/in/old"]
+    assert "more entries than one look reads" in two.problem
+
+
+def test_a_file_system_that_hangs_is_a_problem_and_holds_up_only_its_own_trigger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    calls: list[str] = []
+
+    def files(pattern: str) -> Listing:
+        calls.append(pattern)
+        time.sleep(0.5)
+        return Listing([], [], more=False)
+
+    async def looks() -> None:
+        source = FileSource(Trigger(kind="file", name="f", path="/in/*"), files, lambda: 1e9)
+        for _ in range(3):
+            with pytest.raises(UnavailableError, match=r"did not answer within 0.1 s"):
+                await source.look()
+
+    trio.run(looks)
+    assert len(calls) == 1, "no further thread begins while one hangs"

@@ -1,0 +1,148 @@
+"""Taking arrivals: once each, as far as there is room, and nothing while the job may not start."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from support.small_cluster import EPOCH, job
+
+from coordd.core.jobs.trigger import Trigger
+from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ready import Now, Reply
+from coordd.core.triggers.arrivals import Arrival, run_of
+from coordd.errors import UnavailableError
+from coordd.services.triggering import taking as module
+from coordd.services.triggering.taking import Taker
+
+DROP = Trigger(kind="file", name="drop", args={"file": "{trigger.key}"}, max_open=3)
+
+
+class Machine:
+    """A node and its ledger, as far as a taker sees them."""
+
+    def __init__(self, trigger: Trigger = DROP) -> None:
+        self.rows: dict[str, str] = {}  # run -> state
+        self.down = False
+        self.refuses = ""
+        self.triggered: list[Registration] = []
+        of = job("j", triggers=(trigger,), params={"file": ""}, overlap="allow")
+        self.node = SimpleNamespace(
+            jobs={"j": of}, hostname="a", concurrency={}, drains=SimpleNamespace(pause=None, suspended=frozenset())
+        )
+        this: Any = self
+        self.taker = Taker("j", trigger, this, this)
+
+    def now(self) -> Now:
+        return Now(1.0, EPOCH)
+
+    async def query(self, call: Any) -> Any:
+        if self.down:
+            raise UnavailableError("no ledger")
+        return call(self)
+
+    def run(self, run: str) -> str | None:
+        return self.rows.get(run)
+
+    def runs(self, *, job: str, state: str, limit: int) -> list[str]:
+        return [run for run, said in self.rows.items() if said == state][:limit]
+
+    async def trigger(self, of: Registration) -> Reply:
+        self.triggered.append(of)
+        if self.refuses:
+            return Reply(1, {}, self.refuses, "no")
+        self.rows.setdefault(of.run, "pending")
+        return Reply(1, {"id": of.run, "durable": "ledger"})
+
+    def take(self, *keys: str) -> bool:
+        return trio.run(self.taker.take, [Arrival(key, {"key": key}) for key in keys])
+
+    @property
+    def taken(self) -> set[str]:
+        return {of.run for of in self.triggered}
+
+    def waiting(self) -> list[str]:
+        return [one.key for one in self.taker.waiting]
+
+
+def runs(*keys: str) -> set[str]:
+    return {run_of("j", "drop", key) for key in keys}
+
+
+def test_arrivals_are_taken_while_there_is_room_and_the_others_wait() -> None:
+    machine = Machine()
+    machine.take("a", "b", "c", "d", "e")
+    assert machine.taken == runs("a", "b", "c")
+    assert machine.waiting() == ["d", "e"]
+
+    machine.take("a", "b", "c", "d", "e")
+    assert len(machine.triggered) == 3
+    machine.rows[run_of("j", "drop", "b")] = "success"
+    machine.take("a", "b", "c", "d", "e")
+    assert machine.taken == runs("a", "b", "c", "d")
+    assert machine.taker.counts == {"taken": 4, "refused": 0}
+    assert [of.args for of in machine.triggered][3] == '{"file": "d"}'
+
+
+def test_what_another_node_took_is_not_taken_again() -> None:
+    machine = Machine()
+    machine.rows = dict.fromkeys(runs("a", "b"), "success")
+    machine.take("a", "b", "c")
+    assert machine.taken == runs("c")
+
+
+@pytest.mark.parametrize("how", ["suspended", "paused", "held", "gone"])
+def test_nothing_is_taken_while_the_job_may_not_start(how: str) -> None:
+    machine = Machine()
+    if how == "suspended":
+        machine.node.drains.suspended = frozenset(("j",))
+    elif how == "paused":
+        machine.node.drains.pause = object()
+    else:
+        machine.node.jobs = {"j": job("j", enabled=False)} if how == "held" else {}
+    machine.take("a", "b")
+    assert (machine.triggered, machine.waiting()) == ([], ["a", "b"])
+
+
+def test_nothing_is_lost_while_the_ledger_is_away_or_takes_nothing() -> None:
+    machine = Machine()
+    machine.down = True
+    with pytest.raises(UnavailableError):
+        machine.take("a")
+    machine.down, machine.refuses = False, "try_later"
+    machine.take("a")
+    assert machine.waiting() == ["a"]
+    machine.refuses = ""
+    machine.take("a")
+    assert machine.rows == dict.fromkeys(runs("a"), "pending")
+
+
+def test_an_arrival_that_was_taken_under_an_earlier_definition_is_taken() -> None:
+    machine = Machine()
+    machine.refuses = "conflict"
+    machine.take("a")
+    assert machine.waiting() == []
+    assert machine.taker.counts["taken"] == 0
+
+
+def test_an_arrival_that_can_start_nothing_is_shown_and_does_not_stand_in_the_way() -> None:
+    machine = Machine()
+    bad = "x" * 5000
+    machine.take(bad, "a", "b", "c")
+    machine.take(bad, "a", "b", "c")
+    assert machine.taken == runs("a", "b", "c")
+    assert list(machine.taker.refused) == [bad]
+    assert machine.taker.counts["refused"] == 1
+    machine.take("a", "b", "c")
+    assert machine.taker.refused == {}
+
+
+def test_one_look_takes_a_bounded_number_and_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TAKEN_MAX", 2)
+    machine = Machine()
+    assert machine.take("a", "b", "c")
+    assert machine.taken == runs("a", "b")
+    assert not machine.take("a", "b", "c")
+    assert machine.taken == runs("a", "b", "c")
