@@ -19,12 +19,14 @@ from typing import Any
 import msgspec
 
 from coordd.config import jobkeys, ownership, values
+from coordd.config.following import relations
 from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
 from coordd.config.triggers import reading as triggers
+from coordd.core.jobs.after import lookback_s
 from coordd.core.jobs.arguments import check_launch, nearest, placeholders
-from coordd.core.jobs.job import Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
+from coordd.core.jobs.job import After, Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
 from coordd.core.jobs.secrecy import exposed
 from coordd.core.ledger.breaker.text import COUNTED, MATCHED
@@ -96,7 +98,19 @@ def load_jobs(directory: str, config: Config) -> JobSet:
             jobs[name] = job
         if wrong:
             problems[name] = wrong
-    return JobSet(jobs, problems).without_cycles(directory)
+    return related(JobSet(jobs, problems).without_cycles(directory), directory)
+
+
+def related(found: JobSet, source: str) -> JobSet:
+    """The jobs without those that can never run beside the others."""
+    jobs, problems = dict(found.jobs), dict(found.problems)
+    for wrong in relations.problems(found.jobs):
+        place = values.printable(f"{source}/{wrong.job}.toml")
+        told = Problem(place, "after", None, wrong.text, severity="error" if wrong.fatal else "warning")
+        problems[wrong.job] = [*problems.get(wrong.job, ()), told]
+        if wrong.fatal:
+            jobs.pop(wrong.job, None)
+    return JobSet(jobs, problems)
 
 
 def load_job(path: str, config: Config, within: ownership.Directory | None = None) -> tuple[Job | None, list[Problem]]:
@@ -175,6 +189,7 @@ class _Reading:
         retry = self.retry(said.get("retry", {}))
         breaker = self.breaker(said["breaker"]) if "breaker" in said else None
         self.relations(said, launch, config)
+        self.parents(name, said, config)
         self.limits(said, config)
         if launch is None:
             return None
@@ -438,6 +453,23 @@ class _Reading:
         for name in CONNECT_CONF:
             if name in launch.conf:
                 self.wrong("spark.conf", f'"{name}" must not be set beside {key}: coordd sets it for each run')
+
+    def parents(self, name: str, said: Mapping[str, Any], config: Config) -> None:
+        """Checks of `after`; those that need all job files are in following/relations.py."""
+        after: After | None = said.get("after")
+        if after is None:
+            return
+        if "misfire" in said:
+            self.wrong("misfire", "misfire has no effect beside after: each period has its run", warning=True)
+        if name in after.jobs:
+            self.wrong("after", f'the job waits for itself: "{name}"')
+        kept_s = config.history.keep_s
+        if lookback_s(after) >= kept_s:
+            self.wrong(
+                "after",
+                f"within and period together must be shorter than {config.history.keep}, for which the ledger keeps"
+                " runs ([history] keep of coordd.toml): the ends of parents would be forgotten while they are awaited",
+            )
 
     def limits(self, said: Mapping[str, Any], config: Config) -> None:
         """Checks of pool, concurrency, rate and queue."""

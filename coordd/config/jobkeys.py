@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from coordd.config import values
+from coordd.config.following import keys as following
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
 from coordd.core.jobs.job import Concurrency, Limits, Rate, Rates
@@ -36,7 +37,7 @@ MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
-    "after", "expand", "dedupe", "check",
+    "expand", "dedupe", "check",
     "sink",
 )  # fmt: skip
 
@@ -364,6 +365,7 @@ PLAIN: dict[str, Key] = {
     "rate": Key(_rates, "rate", public=True),
     "queue_max": Key(values.whole(0, values.SIZE_MAX), "queue_max", public=True),
     "queue_keep": Key(values.one_of(*words.QUEUE_KEEP), "queue_keep", public=True),
+    "after": Key(following.read, "after", public=True),
     "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
     "lease": Key(values.number, "lease_s", public=True),
     "run_as": Key(_user, "run_as", public=True),

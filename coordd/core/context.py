@@ -238,6 +238,8 @@ class Context:
         job = self.jobs.get(action.job)
         if job is None or not action.scheduled or action.digest != job.digest:
             return True  # nobody here knows another definition's times; the ledger decides
+        if job.follows is not None:
+            return action.fire_at <= action.due_at  # due when the last parent ended
         return action.fire_at == fire_time(job, action.due_at, self.identity_from)
 
     def due_of(self, run: str) -> float:

@@ -386,6 +386,8 @@ _KEYS = {
     "rate": '`"200/m"`: starts in that time (s, m, h, d), or `{ cluster, per_node }`; overrides `concurrency` (none)',
     "queue_max": 'with `overlap = "queue"`: how many runs wait (100)',
     "queue_keep": "`first` or `last`: which of them are kept; the others are `rejected` (`first`)",
+    "after": 'the jobs after which it runs: `["a", "b"]`, or `{ all = […] or any = […], on, period, within }`: '
+    "[policies.md](policies.md#after) (none)",
     "timeout": "duration; then it is ended, and has failed (none)",
     "lease": "seconds (the cluster's)",
     "run_as": "the user of its program, one of those in root's `/etc/coordd/run_as.allow`, never root; the run is in a "

@@ -43,7 +43,7 @@ def test_a_small_file_gets_the_documented_defaults(tmp_path: Path) -> None:
 def test_every_key_arrives(tmp_path: Path) -> None:
     text = EVERY_KEY
     found = load_text(tmp_path, text)
-    assert found.problems == {}
+    assert [(one.key, one.severity) for one in found.problems["j"]] == [("misfire", "warning"), ("after", "warning")]
     job = found.jobs["j"]
     schedule = job.schedule
     assert schedule is not None
@@ -211,7 +211,7 @@ BAD_JOBS = [
     ('rate = { node = "2/m" }\n' + SPARK, "rate", "expected cluster, per_node or both, found node"),
     ('queue_max = -1\noverlap = "queue"\n' + SPARK, "queue_max", "expected a whole number from 0"),
     ('queue_keep = "all"\noverlap = "queue"\n' + SPARK, "queue_keep", "expected one of first, last"),
-    ('after = ["other"]\n' + SPARK, "after", "not available in this version"),
+    ("after = 3\n" + SPARK, "after", "expected names of jobs"),
     ('run_as = "root"\n' + SPARK, "run_as", "no job runs as root by run_as"),
     ('run_as = "0"\n' + SPARK, "run_as", "expected the name of a user"),
     ('limits = { ram = "1G" }\n' + SPARK, "limits", 'unknown key "ram"'),

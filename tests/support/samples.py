@@ -28,6 +28,7 @@ on_lost = "hold"
 placement = "first"
 tags = ["gpu"]
 priority = -3
+after = { all = ["other"], on = "done", period = "1d", within = "6h" }
 timeout = 90
 lease = 120
 params = { region = "eu", n = 3, full = true }

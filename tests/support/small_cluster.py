@@ -12,7 +12,7 @@ from coordd.core.context import Settings
 from coordd.core.jobs.job import Command, Job, Schedule
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer, OpenRun
-from coordd.core.ledger.requests import Activate, Claim, ListOpen, PassOver
+from coordd.core.ledger.requests import Activate, Claim, ListEnded, ListOpen, PassOver
 from coordd.core.ledger.rows import JobRow, LedgerTime
 from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Report, Request
 from coordd.core.ledger.steps import Life
@@ -471,7 +471,7 @@ class Cluster:
         answer: Answer | OpenAnswer = Answer(UNAVAILABLE)
         if not self.ledger_away:
             answer = self.ledger.ask(request.request)
-        if not isinstance(request.request, ListOpen):
+        if not isinstance(request.request, (ListOpen, ListEnded)):
             self.tell(shell.name, f"asks the ledger: {said_of(request.request)} -> {worded(answer)}")
         shell.do(lambda now: shell.node.ledger_answered(request.id, answer, sent_at, now))
 

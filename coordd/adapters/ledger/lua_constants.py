@@ -57,7 +57,8 @@ _FIGURES = (
     (sound, "BAD_MAX", "bad rows that one step passes over, or names"),
 )
 
-# Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs.
+# Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs; and how the text
+# begins that says who asked for a run whose parents did not all come.
 _KEYS = {
     "NODE": rows.OF_NODE,
     "JOB": rows.OF_JOB,
@@ -65,6 +66,7 @@ _KEYS = {
     "REVISION": rows.REVISION,
     "BREAKER": rows.OF_BREAKER,
     "ISOLATED": rows.OF_ISOLATED,
+    "ABSENT": words.ABSENT,
 }
 
 
@@ -94,7 +96,8 @@ def constants() -> str:
         f"local BACKFILL = {_backfill()}",
         "-- The breakers of jobs (core/ledger/breaker); one table for the same reason.",
         f"local BREAKER = {_breaker()}",
-        "-- The keys of holds, or how they begin (core/ledger/rows.py); one table for the same reason.",
+        "-- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT: how ``by`` of a run begins whose",
+        "-- parents did not all come (core/ledger/words.py). One table for the same reason.",
         f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
         "",
         "-- Figures.",

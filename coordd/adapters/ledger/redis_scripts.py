@@ -51,6 +51,7 @@ ROOMS = {
         "restore",
         "open",
         "page",
+        "ended",
         "prune",
         "new_rules",
         "activate",

@@ -270,6 +270,13 @@ class Transaction:
         )
         return list(self._sound(self._execute(sql, (before, limit))))
 
+    def ended_since(self, since: float, limit: int) -> list[Row]:
+        sql = (
+            f"SELECT {RUN_LIST} FROM runs INDEXED BY runs_ended WHERE {_TERMINAL} AND ended_at >= ?"
+            " ORDER BY ended_at, run LIMIT ?"
+        )
+        return list(self._sound(self._execute(sql, (since, limit))))
+
     def _sound(self, found: "Iterable[tuple[Any, ...]]") -> "Iterator[Row]":
         """The valid rows, in order."""
         for values in found:

@@ -460,6 +460,11 @@ def draw_run(run: Mapping[str, Any]) -> None:
             ("Spark's UI", plain((run.get("progress") or {}).get("ui"))),
             ("exit code", plain(run.get("exit_code"))),
             ("reason", plain(run.get("reason"))),
+            ("parents", ", ".join(map(plain, run.get("parents") or ()))),
+            (
+                "children",
+                ", ".join(f"{plain(of['id'])} {plain(of['state'])}".strip() for of in run.get("children") or ()),
+            ),
         )
     )
     title = Text.assemble((plain(run.get("id")), "bold"), " ", stated(str(run.get("state"))))

@@ -149,6 +149,20 @@ class Limits(msgspec.Struct, frozen=True):
     tasks: int = 0
 
 
+class After(msgspec.Struct, frozen=True):
+    """The parents of a job (core/jobs/after.py): which, whether ``all`` or ``any`` of them, and how they must end.
+
+    ``period_s``: parents' fire times are floored to it (0.0: they are one and the same). ``within_s``: how long after
+    the period's end the parents are awaited.
+    """
+
+    jobs: tuple[str, ...]
+    needs: Literal["all", "any"] = "all"
+    on: Literal["success", "failure", "done"] = "success"
+    period_s: float = 0.0
+    within_s: float = 86400.0
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One validated job file. Durations in seconds."""
 
@@ -181,6 +195,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, str] = {}
     retry: Retry = Retry()
     breaker: Breaker | None = None
+    after: After | None = None
     run_as: str = ""  # "": the daemon's user
     limits: Limits = Limits()
     triggers: tuple[Trigger, ...] = ()
@@ -194,6 +209,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def schedule_digest(self) -> str:
         """A digest of the schedule's part, independent of the version of the time zone data."""
         schedule = self.schedule
+        if self.follows is not None:
+            text = msgspec.json.encode([self.follows, schedule, self.misfire], order="deterministic")
+            return hashlib.sha256(text).hexdigest()[:16]
         if schedule is None:
             return ""
         usual = Schedule(kind=schedule.kind)
@@ -204,6 +222,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         }
         text = msgspec.json.encode([schedule.kind, told, self.misfire], order="deterministic")
         return hashlib.sha256(text).hexdigest()[:16]
+
+    @property
+    def follows(self) -> After | None:
+        """Its parents, if their ends open its runs; None for a job that is not enabled."""
+        return self.after if self.enabled else None
+
+    @property
+    def opens(self) -> bool:
+        """True if its runs are opened without a person: by a schedule, or by the ends of its parents."""
+        return self.schedule is not None or self.follows is not None
 
     @property
     def waits(self) -> bool:

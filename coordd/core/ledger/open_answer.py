@@ -41,7 +41,7 @@ class Current(Record):
 
 
 class OpenRun:
-    """A row that is not terminal, for the sweep."""
+    """A row that is not terminal, for the sweep; or one that is, for those who follow ends (``ended``)."""
 
     __slots__ = (
         "args",
@@ -50,6 +50,7 @@ class OpenRun:
         "digest",
         "due",
         "due_in_s",
+        "ended_at",
         "fire_at",
         "job",
         "lease",
@@ -72,6 +73,7 @@ class OpenRun:
         self.fire_at = row.fire_at
         self.due = row.due
         self.state = row.state
+        self.ended_at = row.ended_at
         self.attempt = row.attempt
         self.due_in_s = due_in(row, now)  # by the ledger's clock: nodes' clocks may be off
         self.token = row.token

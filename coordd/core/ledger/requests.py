@@ -141,6 +141,24 @@ class Page(Request[OpenAnswer]):
         self.after = after
 
 
+class ListEnded(Request[OpenAnswer]):
+    """The runs of these jobs that have ended at ``since`` (Unix seconds, by the ledger's clock) or later, oldest first.
+
+    The ledger looks at ``limit`` ended runs, of all jobs; ``after`` of the answer has the end of the last one.
+    """
+
+    op = "ended"
+    writes = False
+    wire = ("limit", "since", "jobs")
+    __slots__ = wire
+
+    def __init__(self, *, since: float, jobs: "tuple[str, ...]" = (), limit: int = 0) -> None:
+        """``limit``: rows that are looked at; 0: OPEN_PAGE."""
+        self.limit = limit or OPEN_PAGE
+        self.since = since
+        self.jobs = jobs
+
+
 class PassOver(Request[Answer]):
     """Settle fire times that no node will launch: their start_within (seconds) has passed, and no row waits for one."""
 

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
         def ended_runs(self, before: float, limit: int) -> "list[Row]":
             """Terminal rows (read-only) that ended and fired before an instant; by (ended_at, run)."""
 
+        def ended_since(self, since: float, limit: int) -> "list[Row]":
+            """Terminal rows (read-only) that ended at that instant or later, by (ended_at, run)."""
+
         def drop_run(self, run: str) -> None:
             """Forget a run and its attempts."""
 

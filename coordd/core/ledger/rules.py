@@ -38,6 +38,7 @@ from coordd.core.ledger.rows import (
 from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
 from coordd.core.ledger.steps import HOLDING, MOVES, REPORTED
 from coordd.core.ledger.words import (
+    ABSENT,
     CANCEL,
     CLAIM_AHEAD_S,
     CONFLICT,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer
-    from coordd.core.ledger.requests import Claim, Close, ListOpen, Page, Prune, Register, Settle
+    from coordd.core.ledger.requests import Claim, Close, ListEnded, ListOpen, Page, Prune, Register, Settle
     from coordd.core.ledger.rows import Store
 
     A = TypeVar("A")
@@ -195,7 +196,12 @@ class Rules(People, Backfilling, Adopting):
         return self._held(row, now)
 
     def _missed(self, store: "Store", row: Row, digest: str, now: LedgerTime) -> Answer:
-        """No node could launch it in time; ``digest`` is the caller's definition."""
+        """No node could launch it in time; ``digest`` is the caller's definition. A run whose parents did not all come
+        was to start never: the one who registered it said which.
+        """
+        if row.by.startswith(ABSENT):
+            self._end(store, row, MISSED, row.by, now)
+            return self._ended(row)
         within_s, late_s = Policy.unpack(row.policy).start_within_s, now.wall - row.not_before
         why = f"no node could launch it within {within_s:g} s of its time ({late_s:.0f} s late)"
         if row.digest != digest:
@@ -473,6 +479,17 @@ class Rules(People, Backfilling, Adopting):
     def page(self, store: "Store", said: "Page", now: LedgerTime) -> "OpenAnswer":
         """The next page of a sweep: after that row, even if it no longer exists."""
         return self._page(store, said.limit, {}, said.after, {}, {}, now)
+
+    def ended(self, store: "Store", said: "ListEnded", now: LedgerTime) -> "OpenAnswer":
+        """Runs of these jobs that have ended since an instant. Nothing else is told."""
+        from coordd.core.ledger.open_answer import OpenAnswer, OpenRun
+
+        rows = store.ended_since(said.since, said.limit)
+        last = Cursor(not_before=rows[-1].ended_at, run=rows[-1].run) if len(rows) == said.limit else None
+        runs = [OpenRun(row, now) for row in rows if row.job in said.jobs]
+        return OpenAnswer(
+            runs, {}, now.wall, now.recovering_s, now.epoch, after=last, identity_from=self._identity_from(store)
+        )
 
     def _page(
         self,

@@ -46,7 +46,7 @@ CLAIM_AHEAD_S = 5.0
 GATE_AHEAD_S = 0.25
 
 # The operations of a sweep, which have an answer of their own.
-SWEEPS = ("open", "page")
+SWEEPS = ("open", "page", "ended")
 
 # Rows per page of a sweep: one script blocks the ledger for at most a few milliseconds.
 OPEN_PAGE = 1000
@@ -127,6 +127,10 @@ SLOTS, RATE, QUEUE, JITTER, BREAKER = LIMITS = ("slots:", "rate:", "queue=", "ji
 # pattern of the job's breaker says so before its first colon.
 TIMED_OUT = "timeout after "
 HAS_MATCHED = "; a pattern of its breaker matches"
+
+# Who "asked for" a run whose parents have not all ended in time as they should: this, and which are absent. Whoever
+# looks at its row ends it as missed.
+ABSENT = "its parents were awaited; absent: "
 
 # A jitter of this many thousandths at most doubles a delay.
 JITTER_MAX = 1000

@@ -62,7 +62,7 @@ class Definitions:
         for name, job in self._ctx.jobs.items():
             if name not in answer.jobs:
                 continue
-            if job.schedule is None:
+            if not job.opens:
                 if name not in self.had:
                     self._keep(name, Had(""))
                 continue
@@ -111,7 +111,7 @@ class Definitions:
 
     def _is_here(self, name: str) -> bool:
         job = self._ctx.jobs.get(name)
-        return job is not None and job.schedule is not None
+        return job is not None and job.opens
 
     def _returns(self, name: str, sequence: int) -> bool:
         """The job was gone here, and no other node has activated it since.

@@ -32,6 +32,7 @@ from coordd.core.node.backfills import Backfills
 from coordd.core.node.brake import Brake
 from coordd.core.node.drains import Drains
 from coordd.core.node.elections import LAUNCHES, Elections
+from coordd.core.node.following import Following
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Elected, Now, Outcome, Ready
@@ -100,6 +101,7 @@ class Node(Shown):
         self.planner = Planner(self.ctx, self.pursuits.begin, lambda: self.rulebook.definitions.stale)
         self.passing = Passing(self.ctx, self.planner.cursors, self.pursuits.pursuits)
         self.backfills = Backfills(self.ctx, self.pursuits.begin)
+        self.following = Following(self.ctx, self.pursuits.begin)
         self.heartbeats = Heartbeats(self.ctx, self._says)
         self.detector = FailureDetector(self.ctx, self.heartbeats)
         self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
@@ -535,6 +537,7 @@ class Node(Shown):
             self.passing.swept(answer)
             self.drains.swept(answer, now)
             self.backfills.swept(answer)
+            self.following.swept(answer, now)
 
     def _members_swept(self, now: Now) -> None:
         self.detector.turn(now)

@@ -63,7 +63,7 @@ class Passing:
         oldest = self._oldest_pursued()
         for name, stands in answer.jobs.items():
             job, current = self._ctx.jobs.get(name), answer.current.get(name)
-            if job is None or job.schedule is None or name not in self._cursors or name in self._asked:
+            if job is None or job.schedule is None or job.follows or name not in self._cursors or name in self._asked:
                 continue
             if current is None or current.digest != job.digest or len(self._asked) >= AT_A_TIME:
                 continue

@@ -142,7 +142,8 @@ class Planner:
         until = now.wall + LEAD_S
         fires = fires_between(job.schedule, self.cursors[name], until, CATCH_UP_MAX)
         if fires:
-            self._open(job, fires, now)
+            if job.follows is None:  # core/node/following.py opens the others, when their parents have ended too
+                self._open(job, fires, now)
             self.cursors[name] = fires[-1]
         upcoming = next_fire(job.schedule, max(self.cursors[name], until))
         if upcoming is None:

@@ -145,6 +145,10 @@ class MemoryStore:
         ]
         return heapq.nsmallest(limit, ended, key=lambda row: (row.ended_at, row.run))
 
+    def ended_since(self, since: float, limit: int) -> list[Row]:
+        ended = [row for row in self.runs.values() if row.state in TERMINAL and row.ended_at >= since]
+        return heapq.nsmallest(limit, ended, key=lambda row: (row.ended_at, row.run))
+
     def drop_run(self, run: str) -> None:
         old, attempts = self.runs[run], self.attempts.get(run)
         self._undo.append(lambda: self._set_run(run, old))

@@ -301,7 +301,7 @@ class PublishedSource(Elsewhere):
             texts = self._texts(candidate.of)
         except ValueError:
             return set()
-        return texts.keys() - {name for name, job in candidate.jobs.jobs.items() if job.schedule is None}
+        return texts.keys() - {name for name, job in candidate.jobs.jobs.items() if not job.opens}
 
     async def _ask(
         self,
@@ -317,8 +317,8 @@ class PublishedSource(Elsewhere):
         """Ask the ledger to put these definitions in force. A job of this node that they lack is gone, also one that an
         earlier revision ``had``: a ledger that went back knows that one.
         """
-        scheduled = {name: (job.digest, job.schedule_digest) for name, job in jobs.jobs.items() if job.schedule}
-        gone = [name for name, job in self.jobs.jobs.items() if job.schedule is not None]
+        scheduled = {name: (job.digest, job.schedule_digest) for name, job in jobs.jobs.items() if job.opens}
+        gone = [name for name, job in self.jobs.jobs.items() if job.opens]
         gone += [*self.driver.node.rulebook.definitions.had, *sorted(had)]
         text = definitions(scheduled, gone)
         adopt = Adopt(number=number, digest=digest, replaces=in_force.number, by=by, uid=uid, jobs=text)

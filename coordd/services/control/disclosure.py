@@ -132,6 +132,8 @@ _RUN_SHOWN: dict[str, Shape] = {
     "progress": SHOW,
     "no_progress": SENTENCE,
     "attempts": [_ATTEMPT],
+    "parents": SHOW,
+    "children": [{"id": SHOW, "state": SHOW}],
     "timeline": [_STEP],
     "log_tail": DROP,
 }
@@ -173,7 +175,9 @@ _JOB: dict[str, Shape] = {
 _JOB_SHOWN: dict[str, Shape] = {
     **{key.field: SHOW if key.public else HIDE for key in PLAIN.values()},
     **_JOB,
-    **dict.fromkeys(("start", "end", "jitter_offset_s", "blackout", "retry", "fires", "breaker_rule", "trigger"), SHOW),
+    **dict.fromkeys(
+        ("start", "end", "jitter_offset_s", "blackout", "retry", "fires", "breaker_rule", "children", "trigger"), SHOW
+    ),
     "spark": HIDE,
     "command": HIDE,
 }

@@ -15,6 +15,7 @@ from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.lookups import Work
 from coordd.services.control.rpc import take
+from coordd.services.following import lineal
 from coordd.services.ledger import ONLY_LOOKS, boottime
 from coordd.services.views import jobview, objects
 from coordd.services.views.explanations import Explanations
@@ -171,6 +172,7 @@ class JobMethods(Explanations):
             lambda work: {
                 **self._job_view(job, stopped, won, now, caller, self._job_problems(), work),
                 **jobview.everything(job, redacted=caller.role <= VIEWER),
+                "children": lineal.children_of(job.name, self._driver.node.jobs),
                 "fires": counts,
             },
             looks=caller.role <= VIEWER,

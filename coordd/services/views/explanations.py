@@ -23,6 +23,7 @@ from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
+from coordd.services.following import lineal
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.relay import Relay
 from coordd.services.views import objects, recorded, timeline, whatif, why
@@ -209,6 +210,10 @@ class Explanations(FireMethods):
         """Known facts about a run that has no row."""
         job = self._driver.node.jobs.get(job_of(run))
         fire_at = nominal_time(run)
+        if job is not None and job.after is not None:
+            waiting = self._driver.node.following.waiting(job.name, self._ledger_wall())
+            awaits = next((lineal.awaits(one) for one in waiting if one.run == run), "")
+            return Absent(True, fire_at, awaits=awaits or "none of its parents has ended, as far as this node knows.")
         if job is None or fire_at is None:
             return Absent(job is not None, fire_at)
         node, schedule = self._driver.node, job.schedule
@@ -230,6 +235,11 @@ class Explanations(FireMethods):
             self._driver.now().wall,
             blacked_out,
         )
+
+    def _ledger_wall(self) -> float:
+        """The ledger's time now, in Unix seconds."""
+        now = self._driver.now()
+        return now.wall - self._driver.node.skew_s(now)
 
     def _around(self, error: str = "") -> Surroundings:
         """``error``: the error of this query. A ledger that fails only for writes can still answer it."""
@@ -279,6 +289,7 @@ class Explanations(FireMethods):
             late,
             node.rulebook.definitions.stale.get(name, ""),
             self._breaker(name),
+            lineal.sentence(name, node.following.waiting(name, self._ledger_wall())),
         )
         return said, sorted(steps, key=lambda step: step.at)
 

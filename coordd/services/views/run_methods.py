@@ -17,6 +17,7 @@ from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, NOTE_MAX, VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
+from coordd.services.following import lineal
 from coordd.services.guarding.held import ExecGuardMethods
 from coordd.services.logs.files import find_log, tail_lines
 from coordd.services.progress.service import Progress
@@ -72,12 +73,23 @@ class RunMethods(ExecGuardMethods):
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
         shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
         shown["timeline"] = timeline.shown(timeline.of_run(row, attempts))
+        shown["parents"] = lineal.parents(row)
+        shown["children"] = await self._children(row)
         shown["progress"] = shown["no_progress"] = None
         if self.progress is not None:
             shown["progress"], shown["no_progress"] = await self.progress.of(run, row.node, row.state)
         if caller.role > VIEWER:  # they may read logs
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
         return shown
+
+    async def _children(self, row: Row) -> list[dict[str, Any]]:
+        named = lineal.children(row, self._driver.node.jobs)
+
+        def read(ledger: Ledger) -> dict[str, Row]:
+            found = {run: ledger.run(run) for run in named}
+            return {run: child for run, child in found.items() if child is not None}
+
+        return lineal.shown(named, await self._ledger.query(read) if named else {})
 
     def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
         """The last lines of the newest failed attempt, if its log is on this node."""

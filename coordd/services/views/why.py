@@ -17,6 +17,7 @@ from coordd.core.ledger.words import Policy
 from coordd.core.names import host_of
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
+from coordd.services.following import lineal
 from coordd.services.views.fires import BLACKOUT, Fire
 from coordd.services.views.letters import is_letter
 from coordd.services.views.objects import Stop
@@ -105,6 +106,7 @@ class Absent(NamedTuple):
     now: float = 0.0
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
     fire: Fire | None = None  # what the ledger has decided about it
+    awaits: str = ""  # the parents that it waits for, as a sentence
     accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
 
 
@@ -288,6 +290,8 @@ def _holds(row: Row) -> bool:
 
 def _absent(about: Absent) -> str:
     """Why there is no row, as far as known."""
+    if about.awaits:
+        return about.awaits
     if about.fire_at is None:
         return "it was never triggered, or it is older than the history kept."
     if not about.known:
@@ -367,8 +371,11 @@ def why_job(
     late: str = "",
     stale: str = "",
     breaker: str = "",
+    awaits: str = "",
 ) -> str:
-    """What delays a job's next run. ``late``: why its next success is overdue, or ""."""
+    """What delays a job's next run. ``awaits``: which runs of it wait for which parents. ``late``: why its next success
+    is overdue, or "".
+    """
     name = job.name
     parts = around.sentences()
     if late:
@@ -394,6 +401,8 @@ def why_job(
         parts.append(f"Last: {last_word}")
     elif not around.ledger_error:
         parts.append(f"{name} has never run.")
+    if awaits:
+        parts.append(awaits)
     if not job.enabled:
         parts.append("It is held: its job file says enabled = false, so nothing launches it.")
     elif next_at is not None and stop is not None:
@@ -403,6 +412,8 @@ def why_job(
         )
     elif next_at is not None:
         parts.append(f"Next: {iso(next_at)}.")
+    elif job.after is not None:
+        parts.append(lineal.relation(job))
     elif job.schedule is None:
         parts.append("It has no schedule: it runs when somebody triggers it.")
     else:

@@ -35,6 +35,7 @@ ANSWERS = {
     "keep": "ok finished",
     "open": "ok",
     "page": "ok",
+    "ended": "ok",
     "settle": "finished held lost",
     "new_rules": "ok",
     "activate": "ok differs outdated",

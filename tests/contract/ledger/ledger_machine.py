@@ -27,6 +27,7 @@ from coordd.core.ledger.requests import (
     Discard,
     Fill,
     Keep,
+    ListEnded,
     ListOpen,
     NewRules,
     Page,
@@ -428,6 +429,19 @@ class LedgerMachine(RuleBasedStateMachine):
             answer = self.ask(Page(after=answer.after))
             shown += answer.runs
         assert [row.run for row in shown] == [row.run for row in self.memory._store.open_runs(1000)[0]]
+
+    @rule(ago_s=st.sampled_from((0.0, 0.5, 100.0)), jobs=st.sampled_from((("a",), ("b", "a"), ())))
+    def follow(self, ago_s: float, jobs: tuple[str, ...]) -> None:
+        """Read all ends since an instant, page by page. Each must come, in order."""
+        since, shown = self.clock.wall - ago_s, []
+        for limit in range(2, 200):  # many runs may end at one instant; a page that is longer gets past it
+            answer = self.ask(ListEnded(since=since, jobs=jobs, limit=limit))
+            shown += [row.run for row in answer.runs if row.run not in shown]
+            if answer.after is None:
+                break
+            since = answer.after.not_before
+        rows = self.memory._store.ended_since(self.clock.wall - ago_s, 1000)
+        assert shown == [row.run for row in rows if row.job in jobs]
 
     # ---- people and time
 

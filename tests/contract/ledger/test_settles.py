@@ -8,7 +8,7 @@ from support.ledger_calls import EPOCH, LEASE_S, Nodes, watched_of
 from coordd.core.ledger import requests
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import ListOpen, Page, Register, Revoke, Settle
-from coordd.core.ledger.words import CLAIM_AHEAD_S, AttemptNumber
+from coordd.core.ledger.words import ABSENT, CLAIM_AHEAD_S, AttemptNumber
 
 RUN = "gone#1"
 
@@ -282,3 +282,15 @@ def test_a_grant_that_lapsed_before_its_launch_is_missed_once_it_is_too_late(
 
     assert nodes.state(RUN) == state
     assert nodes.gate(grant).word == "stale"
+
+
+def test_a_run_whose_parents_were_absent_is_never_granted_and_ends_with_their_names(nodes: Nodes) -> None:
+    by = ABSENT + "sales (failure), rates"
+    for run in ("a#1", "b#1"):
+        assert nodes.ask(Register(of=nodes.of(run, by=by, start_within_s=0.0))).word == "ok"
+    nodes.clock.step(0.001)
+
+    claimed = nodes.claim(nodes.of("a#1", start_within_s=3600.0))
+    settled = nodes.ask(Settle(run="b#1", attempt=AttemptNumber(0)))
+    assert (claimed.word, claimed.state, settled.word, settled.state) == ("finished", "missed", "finished", "missed")
+    assert nodes.reason("a#1") == nodes.reason("b#1") == by

@@ -31,13 +31,14 @@ MORE_ANSWERS = {
     "register": "outdated differs finished",
     "open": "open",
     "page": "open",
+    "ended": "open",
     "prune": "ok",
     "accept_epoch": "ok",
     "close": "ok held recovering",
     "put": "ok",
 }
 # These operations need no other row, or they replace a bad row.
-NEVER_BAD = {"open", "page", "new_rules", "suspend", "keep", "plan", "accept_epoch", "close"}
+NEVER_BAD = {"open", "page", "ended", "new_rules", "suspend", "keep", "plan", "accept_epoch", "close"}
 
 
 def code(text: str) -> str:
@@ -149,6 +150,7 @@ CALLED = {
     ("settled", "after"): "settled_after",
     ("settled", "count"): "settled_count",
     ("open", "jobs"): "jobs...",
+    ("ended", "jobs"): "jobs...",
 }
 
 
@@ -269,6 +271,7 @@ def test_what_passes_a_full_memory_says_so_first() -> None:
         "claim",
         "open",
         "page",
+        "ended",
         "pass_over",
         "fill",
         "new_rules",

@@ -367,6 +367,7 @@ def test_a_runner_can_start_with_the_smallest_part_of_python() -> None:
         ("open_runs", "runs_open"),
         ("active_runs", "runs_active"),
         ("ended_runs", "runs_ended"),
+        ("ended_since", "runs_ended"),
         ("last_fire_at", "runs_fired"),
     ],
 )
@@ -383,7 +384,13 @@ def test_what_the_rules_ask_is_answered_from_an_index(open_ledger: Callable[...,
             return db.execute(sql, values)
 
     store = Transaction(Explained(), False)  # type: ignore[arg-type]  # all that it asks of a connection
-    arguments = {"open_runs": (10,), "active_runs": ("j",), "ended_runs": (1.0, 10), "last_fire_at": ("j", 1e9)}[sql]
+    arguments = {
+        "open_runs": (10,),
+        "active_runs": ("j",),
+        "ended_runs": (1.0, 10),
+        "ended_since": (1.0, 10),
+        "last_fire_at": ("j", 1e9),
+    }[sql]
     getattr(store, sql)(*arguments)
     assert len(plans) == (2 if sql == "last_fire_at" else 1), plans  # no temporary tree for the order
     assert f"USING INDEX {index}" in plans[0]

@@ -86,10 +86,11 @@ local BREAKER = {
   TRYING = { received = true, retry = true, started = true },
   GROWTH = { exponential = true, fixed = true, linear = true }, WHEN_OPEN = { fail = true, prevent = true },
 }
--- The keys of holds, or how they begin (core/ledger/rows.py); one table for the same reason.
+-- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT: how ``by`` of a run begins whose
+-- parents did not all come (core/ledger/words.py). One table for the same reason.
 local OF = {
   NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision', BREAKER = 'breaker:',
-  ISOLATED = 'isolated:',
+  ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ',
 }
 
 -- Figures.
@@ -150,7 +151,7 @@ local COLUMNS = {
 },
   OPEN = {
   'run', 'job', 'digest', 'args', 'scheduled', 'fire_at', 'state', 'attempt', 'token', 'nonce', 'node', 'lease',
-  'beat', 'not_before', 'until', 'boot', 'policy', 'due',
+  'beat', 'not_before', 'until', 'boot', 'policy', 'due', 'ended_at',
 },
   WHOLE = { 'scheduled', 'attempt', 'failures', 'relaunches', 'token', 'beat', 'commit_token', 'cancel' },
   INSTANT = { 'fire_at', 'created_at', 'not_before', 'received_at', 'started_at', 'ended_at', 'due' },

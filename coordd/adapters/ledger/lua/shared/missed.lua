@@ -48,6 +48,10 @@ end
 
 -- ``digest`` is the definition of the node that says so.
 local function missed(row, digest)
+  if string.sub(row.by, 1, #OF.ABSENT) == OF.ABSENT then  -- its parents did not all come: this says which
+    finish(row, MISSED, row.by)
+    return ended(row)
+  end
   local why = string.format('no node could launch it within %g s of its time (%.0f s late)',
     unpack_policy(row.policy).start_within_s, now - row.not_before)
   if row.digest ~= digest then why = why .. "; the job's definition has changed since" end

@@ -11,13 +11,19 @@
 --   identity_from  Unix seconds; which rules are in force
 --   holds          of each: its key, its text (shared/jobs.lua)
 
--- One page of the open rows, from a rank on; and where the next one begins.
-local function open_page(jobs, from, limit, holds)
-  local names, runs, after = redis.call('ZRANGE', prefix .. 'open', from, from + limit - 1), {}, {}
+-- The reply with these runs.
+local function told_page(jobs, names, after, holds)
+  local runs = {}
   for _, run in ipairs(names) do
     runs[#runs + 1] = redis.call('HMGET', prefix .. 'run:' .. run, unpack(COLUMNS.OPEN))
   end
+  return { whose, 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()), holds }
+end
+
+-- One page of the open rows, from a rank on; and where the next one begins.
+local function open_page(jobs, from, limit, holds)
+  local names, after = redis.call('ZRANGE', prefix .. 'open', from, from + limit - 1), {}
   local last = names[limit]
   if last then after = { redis.call('ZSCORE', prefix .. 'open', last), last } end
-  return { whose, 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()), holds }
+  return told_page(jobs, names, after, holds)
 end

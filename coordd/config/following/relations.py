@@ -1,0 +1,151 @@
+"""Checks of `after` that need all job files: circles, parents that do not exist, cadences that never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from coordd.core.jobs.after import floored, period_end
+from coordd.core.jobs.arguments import nearest
+from coordd.core.jobs.job import After, Job, Schedule
+from coordd.core.jobs.schedule import next_fire
+
+# So many fire times of one job are compared with those of another.
+FIRES_MAX = 60
+
+# From here (Unix seconds: 2024-01-01T00:00:00Z) fire times are compared, where a schedule has no start; so the result
+# does not depend on the day.
+FROM = 1_704_067_200.0
+
+
+class Wrong(NamedTuple):
+    """One problem of a job. ``fatal``: the job can never run as it is."""
+
+    job: str
+    text: str
+    fatal: bool
+
+
+def problems(jobs: Mapping[str, Job]) -> list[Wrong]:
+    """Everything that is wrong between these jobs. A parent that does not exist here may exist on other nodes."""
+    found: list[Wrong] = []
+    for name, job in jobs.items():
+        if job.after is None:
+            continue
+        for parent in job.after.jobs:
+            if parent not in jobs:
+                text = f'there is no job "{parent}" here; {nearest(parent, sorted(jobs))}'
+                found.append(Wrong(name, f"{text}. This job never runs unless another node has it", False))
+        circle = _circle(name, jobs)
+        if circle:
+            found.append(Wrong(name, f"the jobs wait for each other: {' after '.join(circle)}", True))
+            continue
+        text = _cadence(job, job.after, jobs)
+        if text:
+            found.append(Wrong(name, text, True))
+    return found
+
+
+def _circle(name: str, jobs: Mapping[str, Job]) -> list[str]:
+    """The way from a job over its parents back to itself; [] if there is none."""
+    ways = [[name]]
+    seen: set[str] = set()
+    while ways:
+        way = ways.pop()
+        job = jobs.get(way[-1])
+        for parent in job.after.jobs if job is not None and job.after is not None else ():
+            if parent == name:
+                return [*way, parent]
+            if parent not in seen:
+                seen.add(parent)
+                ways.append([*way, parent])
+    return []
+
+
+def _cadence(job: Job, after: After, jobs: Mapping[str, Job]) -> str:
+    """Why runs of the parents, and fire times of the job, never have a period in common; "" if they may."""
+    cadences = {name: cadence for name in after.jobs if (cadence := _of(name, jobs)) is not None}
+    if len(cadences) < len(after.jobs):
+        return ""  # one of them is not here
+    if job.schedule is not None:
+        cadences[job.name] = Cadence(job.schedule, 0.0, job.timezone)
+    by_hand = [name for name, cadence in cadences.items() if cadence.schedule is None]
+    if len(by_hand) not in (0, len(cadences)) and after.needs == "all":
+        other = next(name for name in cadences if name not in by_hand)
+        return (
+            f"{by_hand[0]} runs only by hand and {other} by its schedule: a fire time and an id are never the same"
+            " period"
+        )
+    timed = {name: cadence for name, cadence in cadences.items() if cadence.schedule is not None}
+    parents = [cadence for name, cadence in timed.items() if name != job.name]
+    if not after.period_s and any(one.key() != parents[0].key() for one in parents[1:]):
+        names = ", ".join(name for name in timed if name != job.name)
+        return f'the schedules of {names} differ: say the period in which their runs belong together (period = "1d")'
+    first = next(iter(timed.items()), None)
+    for name, cadence in list(timed.items())[1:] if after.needs == "all" or job.schedule is not None else ():
+        assert first is not None
+        if not _meet(first[1], cadence, after.period_s, job.timezone):
+            of = f" within a period of {after.period_s:g} s" if after.period_s else ""
+            return f"{first[0]} and {name} never fire at the same time{of}: no run of this job would ever start"
+    return ""
+
+
+class Cadence(NamedTuple):
+    """When runs of a job are: its schedule (None: by hand), floored to a period (0.0: as it is)."""
+
+    schedule: Schedule | None
+    period_s: float
+    timezone: str
+
+    def key(self) -> object:
+        """Equal for jobs that fire at the same times; without the jitter, which is not in a run's id."""
+        schedule = self.schedule
+        told = None if schedule is None else (schedule.kind, schedule.cron, schedule.every_s, schedule.at)
+        zone = schedule.timezone if schedule is not None and schedule.kind == "cron" else ""
+        return told, zone, self.period_s
+
+    def fires(self, after: float) -> Iterator[float]:
+        """The times in the ids of its runs, from then on."""
+        at = next_fire(self.schedule, after) if self.schedule is not None else None
+        while at is not None and self.schedule is not None:
+            nominal = at - self.schedule.offset_s
+            yield floored(nominal, self.period_s, self.timezone) if self.period_s else nominal
+            at = next_fire(self.schedule, at)
+
+
+def _of(name: str, jobs: Mapping[str, Job]) -> Cadence | None:
+    """The cadence of a job: its own, or that of its first parent; None if a job is missing."""
+    period_s, zone = 0.0, "UTC"
+    for _ in range(len(jobs) + 1):
+        job = jobs.get(name)
+        if job is None:
+            return None
+        planned = job.schedule or job.held
+        if planned is not None or job.after is None:
+            return Cadence(planned, period_s, zone)
+        period_s, zone = max(((period_s, zone), (job.after.period_s, job.timezone)))
+        name = job.after.jobs[0]
+    return None  # a circle
+
+
+def _meet(one: Cadence, other: Cadence, period_s: float, timezone: str) -> bool:
+    """True if some of their first fire times belong to the same period."""
+    begin = max([FROM, *(cadence.schedule.start for cadence in (one, other) if cadence.schedule is not None)]) - 1.0
+    return any(
+        _fires_in(second, at, period_s, timezone)
+        for first, second in ((one, other), (other, one))
+        for at, _ in zip(first.fires(begin), range(FIRES_MAX), strict=False)
+    )
+
+
+def _fires_in(cadence: Cadence, at: float, period_s: float, timezone: str) -> bool:
+    """True if that job has a run in the period of an instant."""
+    assert cadence.schedule is not None
+    low, high = at, at
+    if period_s:
+        low = floored(at, period_s, timezone)
+        high = period_end(low, period_s, timezone) - 1.0
+    if cadence.period_s:
+        high = max(high, period_end(low, cadence.period_s, cadence.timezone) - 1.0)
+    due = next_fire(cadence.schedule, low + cadence.schedule.offset_s - 0.001)
+    return due is not None and due - cadence.schedule.offset_s <= high

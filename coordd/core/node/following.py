@@ -1,0 +1,257 @@
+"""Jobs after jobs: this node's part (core/jobs/after.py has the rule).
+
+After each sweep a node asks the ledger which runs of parents have ended since it asked last. When the rows say that a
+child's run is to start, or that its parents did not come in time, it registers that run. Every node does so, and the
+ledger keeps one row for each id. So no end is lost: it is in the ledger, and every node reads it.
+
+Nothing is kept but a memory of what was asked. A node that starts, and each of them now and then, reads again as far
+back as an end may matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from coordd.core.context import Context
+from coordd.core.jobs.after import OPENED, Ends, Period, Verdict, judged, lookback_s, period_of
+from coordd.core.jobs.job import Job, fire_time, run_uuid, scheduled_run
+from coordd.core.jobs.limits import claimed_policy
+from coordd.core.jobs.schedule import fires_between
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import Current, OpenAnswer, OpenRun
+from coordd.core.ledger.requests import ListEnded, Register
+from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.words import CONFLICT, EXISTS, FINISHED, NEVER, OK, OPEN_PAGE, PENDING
+from coordd.core.ready import Now
+from coordd.core.wire.events import Action, TaskSent
+
+# A question begins this long (seconds) before the last one: an end may have been written while it was answered.
+OVERLAP_S = 15.0
+
+# How often (seconds) a node reads again as far back as an end may matter.
+WHOLE_S = 600.0
+
+# Maximum number of runs that are registered at a time; others follow with the next sweep.
+AT_A_TIME = 500
+
+# Maximum number of fire times of one child that wait for its parents.
+FIRES_MAX = 1000
+
+
+class Child:
+    """What this node knows of one child: the ends of its parents, by period, and the fire times of its own schedule."""
+
+    __slots__ = ("due", "ends", "job", "upto")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.ends: dict[Period, Ends] = {}
+        self.due: dict[str, tuple[float, float, Period]] = {}  # run -> fire time in its id, due time, period
+        self.upto = 0.0  # its own fire times are listed up to then
+
+
+class Waiting:
+    """A child's run that has no row yet, for people. ``until`` in Unix seconds."""
+
+    __slots__ = ("absent", "run", "until")
+
+    def __init__(self, run: str, absent: str, until: float) -> None:
+        self.run = run
+        self.absent = absent
+        self.until = until
+
+
+class Following:
+    """Opens the runs of children."""
+
+    __slots__ = (
+        "_asked",
+        "_begin",
+        "_children",
+        "_counts",
+        "_ctx",
+        "_done",
+        "_limit",
+        "_out",
+        "_seen",
+        "_since",
+        "_whole",
+    )
+
+    def __init__(self, ctx: Context, begin: Callable[..., object]) -> None:
+        """``begin``: pursue a run (Pursuits.begin)."""
+        self._ctx = ctx
+        self._begin = begin
+        self._children: dict[str, Child] = {}
+        self._counts: Mapping[str, Current] = {}  # the definitions that count
+        self._asked: set[str] = set()  # runs whose registration is out
+        self._done: set[str] = set()  # runs that need no registration; forgotten when everything is read again
+        self._out = False
+        self._limit = OPEN_PAGE
+        self._since = 0.0
+        self._whole = float("-inf")  # when this node last began to read everything (mono)
+        self._seen = ("", "")  # epoch and identity of the ledger
+
+    # ---- after a sweep
+
+    def swept(self, answer: OpenAnswer, now: Now) -> None:
+        """The sweep of this node has begun: ask which runs of parents have ended."""
+        if answer.recovering_s > 0 or answer.identity_from == NEVER or self._ctx.braked or not self._take(answer):
+            return
+        self._counts = answer.current
+        if self._out:
+            return
+        if now.mono - self._whole >= WHOLE_S:
+            self._whole = now.mono
+            self._done.clear()
+            back_s = max(lookback_s(child.job.after) for child in self._children.values() if child.job.after)
+            self._since = answer.wall - back_s
+        self._ask()
+
+    def _take(self, answer: OpenAnswer) -> bool:
+        """The children among the jobs; False: there are none. Whatever is new is read from the beginning."""
+        jobs = {name: job for name, job in self._ctx.jobs.items() if job.follows is not None}
+        known = {name: child.job for name, child in self._children.items()}
+        if known != jobs or self._seen != (answer.epoch, answer.identity):
+            self._seen = (answer.epoch, answer.identity)
+            self._children = {name: Child(job) for name, job in jobs.items()}
+            self._whole = float("-inf")
+        return bool(jobs)
+
+    def _ask(self) -> None:
+        names = {name for child in self._children.values() if child.job.after for name in child.job.after.jobs}
+        self._out = True
+        asked = ListEnded(since=self._since, jobs=tuple(sorted(names | self._children.keys())), limit=self._limit)
+        self._ctx.ask(asked, self._answered)
+
+    def _answered(self, answer: Answer | OpenAnswer, _sent_at: float, _now: Now) -> None:
+        """One page of ends, or no answer."""
+        self._out = False
+        if not isinstance(answer, OpenAnswer) or answer.epoch != self._seen[0]:
+            return
+        for row in answer.runs:
+            self._note(row)
+        if answer.after is not None:  # many may have ended at one instant: then a longer page gets past it
+            self._limit = 2 * self._limit if answer.after.not_before == self._since else OPEN_PAGE
+            self._since = answer.after.not_before
+            self._ask()
+            return
+        self._since, self._limit = answer.wall - OVERLAP_S, OPEN_PAGE
+        if self._ctx.braked or self._ctx.state not in ("ready", "draining"):
+            return
+        for name, child in self._children.items():
+            counts = self._counts.get(name)
+            if counts is not None and counts.digest == child.job.digest:  # another node has the one that counts
+                self._judge(child, counts.counts_from, answer.wall)
+
+    def _note(self, row: OpenRun) -> None:
+        if row.job in self._children:
+            self._done.add(row.run)
+        for child in self._children.values():
+            after = child.job.after
+            if after is not None and row.job in after.jobs:
+                scheduled = bool(row.scheduled)
+                period = period_of(after, child.job.timezone, row.run, row.fire_at, scheduled=scheduled)
+                ends = child.ends.get(period)
+                if ends is None:
+                    ends = child.ends[period] = Ends(period.run_of(child.job.name))
+                ends.note(after, row.job, row.run, row.state, row.ended_at)
+
+    # ---- one child
+
+    def _judge(self, child: Child, counts_from: float, wall: float) -> None:
+        after, job = child.job.after, child.job
+        assert after is not None, job.name
+        for run, fire_at, period, verdict in self._verdicts(child, counts_from, wall):
+            if run in self._asked or len(self._asked) >= AT_A_TIME or not verdict.by:
+                continue
+            if verdict.due <= counts_from:  # its parents ended before this definition counted
+                self._done.add(run)
+            else:
+                self._register(job, run, fire_at, period, verdict, wall)
+        oldest = wall - lookback_s(after) - WHOLE_S
+        for period in [period for period, ends in child.ends.items() if ends.last_at < oldest]:
+            del child.ends[period]
+
+    def _verdicts(self, child: Child, counts_from: float, wall: float) -> list[tuple[str, float, Period, Verdict]]:
+        """Run, fire time in its id, period and verdict of each run that is undecided as far as this node knows."""
+        after, job = child.job.after, child.job
+        assert after is not None, job.name
+        if job.schedule is None:
+            return [
+                (ends.run, period.at, period, judged(after, job.timezone, period, ends, 0.0, wall))
+                for period, ends in child.ends.items()
+                if ends.run not in self._done
+            ]
+        self._list_fires(child, counts_from, wall)
+        found = []
+        for run, (fire_at, due, period) in child.due.items():
+            ends = child.ends.get(period) or Ends(run)
+            found.append((run, fire_at, period, judged(after, job.timezone, period, ends, due, wall)))
+        return found
+
+    def _list_fires(self, child: Child, counts_from: float, wall: float) -> None:
+        """The fire times of the child's own schedule that have come."""
+        after, job = child.job.after, child.job
+        assert after is not None, job.name
+        assert job.schedule is not None, job.name
+        begin = max(child.upto, counts_from, wall - lookback_s(after))
+        for due in fires_between(job.schedule, begin, wall, FIRES_MAX):
+            fire_at = fire_time(job, due, self._ctx.identity_from)
+            run = scheduled_run(job.name, fire_at)
+            child.due[run] = fire_at, due, period_of(after, job.timezone, run, fire_at, scheduled=True)
+        child.upto = max(child.upto, begin, wall)
+        for run in [run for run in child.due if run in self._done]:
+            del child.due[run]
+
+    def _register(self, job: Job, run: str, fire_at: float, period: Period, verdict: Verdict, wall: float) -> None:
+        policy = claimed_policy(job, "{}", self._ctx.hostname, self._ctx.concurrency)
+        opened = verdict.by.startswith(OPENED)
+        if not opened:
+            policy.start_within_s = 0.0  # each node that looks at the row has it ended as missed
+        scheduled = not period.ident
+        of = Registration(
+            run,
+            job.name,
+            job.digest,
+            policy,
+            fire_at if scheduled else verdict.due,
+            scheduled=scheduled,
+            by=verdict.by,
+            age_s=0.0 if scheduled else max(0.0, wall - verdict.due),
+            due=verdict.due if scheduled else 0.0,
+            identity_from=self._ctx.identity_from,
+        )
+        self._asked.add(run)
+        self._ctx.ask(Register(of=of), partial(self._registered, of, opened))
+
+    def _registered(self, of: Registration, opened: bool, answer: Answer, _sent_at: float, now: Now) -> None:
+        """The ledger has a row for it, or wants none. Otherwise the next sweep asks again."""
+        self._asked.discard(of.run)
+        if answer.word not in (OK, EXISTS, CONFLICT, FINISHED):
+            return
+        self._done.add(of.run)
+        if answer.word == OK:
+            sent = TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at)
+            self._ctx.record(sent, now)
+            self._ctx.note("run.opened_by_parents" if opened else "run.parents_absent", run=of.run, by=of.by)
+        if opened and answer.word in (OK, EXISTS) and answer.state == PENDING:
+            later = of.due if of.scheduled and of.due > of.fire_at else 0.0
+            action = Action(of.job, of.run, 0, of.fire_at, of.scheduled, of.digest, of.args, later)
+            self._begin(action, now, in_ledger=True)
+
+    # ---- for people
+
+    def waiting(self, name: str, wall: float) -> list[Waiting]:
+        """The runs of a child that wait for its parents, or for its own time, at that time by the ledger's clock."""
+        child = self._children.get(name)
+        if child is None or child.job.after is None:
+            return []
+        counts = self._counts.get(name)
+        found = self._verdicts(child, counts.counts_from if counts else 0.0, wall)
+        return [
+            Waiting(run, (child.ends.get(period) or Ends(run)).absent(child.job.after), verdict.until)
+            for run, _, period, verdict in found
+            if not verdict.by
+        ]
