@@ -16,6 +16,7 @@ The layers, from outer to inner; each may import only what stands to its right o
                wire      messages between nodes: events, envelopes, windows against replay
                members   who is there, who is silent, who comes first
                runs      what this node is after: pursuits, sweeps, triggers, witnesses
+               checks    how results become the state of a check, and what a state means for jobs
                node      one node, which joins all of these; each input returns what the shell is to do
     config/    files and the environment, checked, with a sentence for each mistake
     services/  the tasks of the daemon; control/ is the socket of people, views/ what they read

@@ -251,6 +251,28 @@ class Methods:
         """Elections that this node took part in."""
         raise NotImplementedError
 
+    @_method("check.list")
+    def check_list(self) -> list[dict[str, Any]]:
+        """The checks of the cluster."""
+        raise NotImplementedError
+
+    @_method("check.show")
+    def check_show(self, name: str) -> dict[str, Any]:
+        """One check, as this node has it."""
+        raise NotImplementedError
+
+    @_method("check.run")
+    def check_run(self, name: str) -> dict[str, Any]:
+        """Look once, now."""
+        raise NotImplementedError
+
+    @_method("check.report")
+    def check_report(
+        self, name: str, state: str, until: float | str | None = None, note: str | None = None
+    ) -> dict[str, Any]:
+        """Report a state, as an alert does."""
+        raise NotImplementedError
+
     @_method("breaker.list")
     def breaker_list(self) -> list[dict[str, Any]]:
         """The breakers of this node's connections, and those of jobs."""

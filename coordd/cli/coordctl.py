@@ -24,6 +24,7 @@ from coordd.cli.runs import run
 from coordd.cli.triggers.commands import trigger
 from coordd.cli.web.command import web
 from coordd.cli.wire.command import wire
+from coordd.core.visible import visible
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
 # `systemctl status` and init scripts (LSB) agree on these.
@@ -307,6 +308,68 @@ def watch(interval: float) -> None:
         once(asked().client)
 
 
+# ---- the checks
+
+
+@program.group("check")
+def check() -> None:
+    """Checks of nodes and of what jobs need: healthy, degraded, unhealthy, insecure, unavailable or unknown."""
+
+
+@check.command("list")
+def check_list() -> None:
+    """The checks of the cluster: those of every node that answers, and those that nodes share."""
+
+    def draw(found: Any) -> None:
+        from coordd.cli.show import tables
+
+        tables.draw(tables.CHECKED, found, "There are no checks.")
+
+    asked().show(asked().call("check.list"), draw)
+
+
+@check.command("show")
+@click.argument("name")
+def check_show(name: str) -> None:
+    """One check on this node: its rule, how it stands, which jobs it is for."""
+
+    def draw(found: Any) -> None:
+        for key, value in found.items():
+            if value not in (None, "", {}):
+                shown = value if isinstance(value, (str, int, float)) else json.dumps(value, ensure_ascii=False)
+                click.echo(visible(f"{key}: {shown}"))
+
+    asked().show(asked().call("check.show", name=name), draw)
+
+
+@check.command("run")
+@click.argument("name")
+def check_run(name: str) -> None:
+    """Look once, now, on this node: the result counts as any other. Exit code 1 unless it is healthy."""
+    found = asked().call("check.run", name=name)
+
+    def draw(found: Any) -> None:
+        click.echo(visible(f"{found['name']}: {found['seen']}" + (f": {found['output']}" if found["output"] else "")))
+
+    asked().show(found, draw)
+    if found["seen"] != "healthy":
+        raise click.exceptions.Exit(1)
+
+
+@check.command("report")
+@click.argument("name")
+@click.argument("state", metavar="healthy|degraded|unhealthy|insecure|unavailable")
+@holding
+def check_report(name: str, state: str, until: float | None, note: str | None) -> None:
+    """Report a state, as an alert of a monitoring system does: it counts beside what the check itself finds, until
+    then, or until `healthy` is reported.
+    """
+    asked().show(
+        asked().call("check.report", name=name, state=state, until=until, note=note),
+        lambda said: click.echo(f"{said['name']}: {said['reported']} is reported"),
+    )
+
+
 # ---- the breakers
 
 
@@ -347,31 +410,6 @@ def breaker_isolate(name: str, until: float | None, note: str | None) -> None:
         click.echo(f"{said['name']} is isolated" + (f", {told}" if told else ""))
 
     asked().show(asked().call("breaker.isolate", name=name, until=until, note=note), draw)
-
-
-# ---- commands that are not implemented yet
-
-
-def _not_available(parent: click.Group, names: tuple[str, ...], title: str) -> None:
-    """Commands that say "not available", whatever their arguments: scripts and people may expect them."""
-
-    def command(name: str, path: str) -> click.Command:
-        def answer(**_given: object) -> NoReturn:
-            raise Failed(f"{path}: not available in this version")
-
-        rest = click.Argument(["given"], nargs=-1, type=click.UNPROCESSED, metavar="")
-        made = options.Command(name, params=[rest], callback=answer, help=f"{title} Not available in this version.")
-        made.context_settings["ignore_unknown_options"] = True
-        return made
-
-    for name in names:
-        parent.add_command(command(name, f"{parent.name} {name}"))
-
-
-for _name, _verbs, _title in (("check", ("list",), "Health checks."),):
-    _group = Group(_name, help=f"{_title} Not available in this version.")
-    _not_available(_group, _verbs, _title)
-    program.add_command(_group)
 
 
 def main() -> NoReturn:

@@ -12,13 +12,14 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from coordd.config import jobkeys, ownership, values
+from coordd.config.checks.reading import read_of_job
 from coordd.config.following import relations
 from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
@@ -188,6 +189,7 @@ class _Reading:
         enabled = fields.get("enabled", True)
         retry = self.retry(said.get("retry", {}))
         breaker = self.breaker(said["breaker"]) if "breaker" in said else None
+        checks, uses = read_of_job(said.get("check", []), name, config.checks, partial(self.wrong, "check"))
         self.relations(said, launch, config)
         self.parents(name, said, config)
         self.limits(said, config)
@@ -209,6 +211,8 @@ class _Reading:
             retry=retry,
             breaker=breaker,
             triggers=triggers.read_triggers(said.get("trigger", []), said, name, self.wrong),
+            checks=checks,
+            uses=uses,
             **{**defaults, **fields},
         )
         return msgspec.structs.replace(job, digest=digest(job, own_lease="lease" in said))

@@ -37,7 +37,7 @@ MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
-    "expand", "dedupe", "check",
+    "expand", "dedupe",
     "sink",
 )  # fmt: skip
 
@@ -384,6 +384,7 @@ TOP: dict[str, values.Reader] = {
     "retry": lambda value: converted(value, dict[str, Any], "a table"),
     "breaker": lambda value: converted(value, dict[str, Any], "a table"),
     "trigger": lambda value: converted(value, list[dict[str, Any]], "[[trigger]], with two brackets on each side"),
+    "check": lambda value: value,
 }
 SPARK: dict[str, values.Reader] = {
     "application": _application,

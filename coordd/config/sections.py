@@ -9,6 +9,7 @@ import msgspec
 from coordd.config import addresses
 from coordd.config.hooks.hook import Hook
 from coordd.config.values import parse_size
+from coordd.core.checks.check import Check
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.redaction import HIDDEN, is_secret_name, redact_text
 
@@ -286,6 +287,7 @@ class Config(msgspec.Struct, frozen=True):
     jobs: JobsConfig = JobsConfig()
     pools: dict[str, int] = {}
     hooks: tuple[Hook, ...] = ()
+    checks: dict[str, Check] = {}
     path: str = ""
 
     @property

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from coordd.config import addresses, safety, values
-from coordd.config.hooks.hook import Hook, of_lineage, read_hooks, read_lineage_url
+from coordd.config.checks.reading import read_checks
+from coordd.config.hooks.hook import of_lineage, read_hooks, read_lineage_url
 from coordd.config.sections import (
     BACKENDS,
     PYTHON,
@@ -225,8 +226,10 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "mirror": MirrorConfig,
     "jobs": JobsConfig,
 }
+# Those that may be there several times: how each is read.
+_LISTS: dict[str, Callable[[Any, Callable[[str], None]], Any]] = {"hook": read_hooks, "check": read_checks}
 # Sections that this version does not implement.
-LATER = ("check", "limits")
+LATER = ("limits",)
 
 _BY_TYPE: dict[Any, Reader] = {
     str: values.text,
@@ -307,7 +310,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     places = Places("")
     settings: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     pools: dict[str, int] = {}
-    hooks: tuple[Hook, ...] = ()
+    lists: dict[str, Any] = {}  # sections of which there may be several
 
     def report(setting: str, message: str) -> None:
         if setting in variables:
@@ -327,13 +330,13 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
                 break  # not a configuration at all
             if section in LATER:
                 report(section, f"[{section}] is not available in this version")
-            elif section == "hook":
-                hooks = read_hooks(table, partial(report, "hook"))
+            elif section in _LISTS:
+                lists[section] = _LISTS[section](table, partial(report, section))
             elif section == "pools" and isinstance(table, dict):
                 pools = values.read_pools(table, partial(_report_in, report, section))
             elif section not in SECTIONS:
                 shown = values.printable(section[:60])
-                report(shown, f'unknown section "{shown}"; {nearest(shown, (*SECTIONS, "pools", "hook"))}')
+                report(shown, f'unknown section "{shown}"; {nearest(shown, (*SECTIONS, *_LISTS, "pools"))}')
             elif not isinstance(table, dict):
                 report(section, f"expected a table, found {found(table)}")
             else:
@@ -349,7 +352,8 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     if not problems:
         settings["node"].setdefault("name", default_node_name())
         sections: dict[str, Any] = {section: SECTIONS[section](**settings[section]) for section in SECTIONS}
-        config = _with_lineage(Config(**sections, pools=pools, hooks=hooks, path=source))
+        sections |= {"hooks": lists.get("hook", ()), "checks": lists.get("check", {})}
+        config = _with_lineage(Config(**sections, pools=pools, path=source))
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),

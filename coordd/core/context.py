@@ -82,6 +82,7 @@ class Context:
         "_next_request",
         "_serial",
         "_waiting",
+        "abstaining",
         "aside",
         "bad_rows",
         "braked",
@@ -133,6 +134,7 @@ class Context:
         self.past: dict[str, tuple[Job, ...]] = {}  # job -> its earlier definitions, newest last
         self.jobs_digest = ""
         self.launch_problems: dict[str, str] = {}  # job -> why this node cannot start it (spark-submit missing, …)
+        self.abstaining: dict[str, str] = {}  # job -> the check that is bad; node/abstaining.py
         self.leased_s = 0.0  # the longest lease of all active attempts, from the ledger's rows
         self.bad_rows: dict[str, str] = {}  # unusable rows of the ledger, by run or job, and why
         self.impaired = ""  # why its journal cannot be written

@@ -11,6 +11,9 @@ from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
 from coordd.ports import Files, Mirror, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
+from coordd.services.checks import view as check_views
+from coordd.services.checks.methods import CheckMethods
+from coordd.services.checks.service import Checks
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.faststart.archives import Archives
@@ -24,7 +27,6 @@ from coordd.services.progress.service import Progress
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
 from coordd.services.triggering.checks import trigger_checks
-from coordd.services.triggering.methods import TriggerMethods
 from coordd.services.triggering.service import Triggering
 from coordd.services.views.troubles import Troubles
 
@@ -58,7 +60,7 @@ class Observing:
         ledger: LedgerService,
         troubles: Troubles,
         health: Health,
-        methods: TriggerMethods,
+        methods: CheckMethods,
         outlets: Outlets,
     ) -> None:
         readiness, kept = health.readiness, os.path.join(config.node.state_dir, "hooks.json")
@@ -68,6 +70,8 @@ class Observing:
         self.reconciling = methods.reconciling = outlets.reconciling
         self.progress = methods.progress = outlets.progress
         self.progress.serve(methods._relay)
+        self.checked = methods.checks = Checks(config.checks, driver, ledger)
+        methods._relay.serve("checks", self._told_checks)
         self.archives = outlets.archives
         self.pool = outlets.pool
         health.percents = self.progress.percents
@@ -87,17 +91,23 @@ class Observing:
             self.metrics = Metrics(config.metrics, driver, ledger, troubles, readiness, methods.fires_due, self.sinks)
             self.metrics.tracing = self.tracing
             self.metrics.triggering = self.triggering
+            self.metrics.checks = self.checked
 
     def use(self, config: Config) -> None:
         """The configuration was read again."""
         self.hooks.use(config.hooks)
+        self.checked.use(config.checks)
         self.sinks.use(config.history)
         self._keep_s = config.history.keep_s
+
+    async def _told_checks(self, _sender: str, _subject: str) -> str:
+        return check_views.packed(self.checked.rows())
 
     async def run(self) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.hooks.run)
+            nursery.start_soon(self.checked.run)
             nursery.start_soon(self.sinks.run)
             nursery.start_soon(self.triggering.run)
             nursery.start_soon(self.progress.run)

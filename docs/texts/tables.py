@@ -273,6 +273,8 @@ _BY_JOB = {"job.suspend", "job.resume", "run.trigger", "run.cancel", "run.revoke
     "deadletter.discard",
     "breaker.reset",
     "breaker.isolate",
+    "check.run",
+    "check.report",
 }
 _ROLES = {ADMIN: "admin", OPERATOR: "operator", VIEWER: "viewer"}
 
@@ -407,6 +409,9 @@ _KEYS = {
     "args (the params of the run, from `{trigger.NAME}`), every (10s), max_open (100; 1 if runs exclude each other), "
     "path and settle (2s) of files, argv and timeout (30s) of a command, on and jobs of events "
     "([triggers.md](jobs/triggers.md)) (none)",
+    "check": "`[[check]]`: name, kind, its target (url, address, argv or path), every (30s), timeout (5s), fail_after "
+    "(3), pass_after (2), scope (`node`, `cluster`, `tag:T`), then (`warn`, `abstain`, `suspend`), degraded_at, "
+    "unhealthy_at; or, in `check = [...]`, names of checks of coordd.toml. docs/policies.md has kinds and rules (none)",
     "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), submits (3, calls of spark-submit in deploy "
     "mode cluster until something is submitted), delay (30s), backoff (`fixed`, `linear`, `exponential`), "
     "jitter (0; by which part of itself, up to 1, a delay grows), never_on (exit codes and patterns)",

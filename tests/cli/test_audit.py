@@ -17,7 +17,7 @@ from cli.test_daemon import AS_ANOTHER, running
 from cli.test_viewers import STRANGER
 from coordd.services.control.methods import Methods
 
-JOB = '[command]\nargv = ["/bin/true"]\n'
+JOB = '[command]\nargv = ["/bin/true"]\n[[check]]\nname = "room"\nkind = "load"\n'
 
 # One call of each privileged method.
 CALLS: dict[str, dict[str, Any]] = {
@@ -26,6 +26,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "run.resolve": {"id": "j#2", "as": "failed"}, "run.logs": {"id": "j#1"},
     "election.open": {"id": "e", "topic": "drill"}, "breaker.reset": {"name": "ledger"}, "reload": {},
     "breaker.isolate": {"name": "job:j"},
+    "check.run": {"name": "j/room"}, "check.report": {"name": "j/room", "state": "degraded"},
     "ledger.export": {}, "ledger.import": {"rows": []}, "ledger.accept_epoch": {}, "ledger.accept-epoch": {},
     "job.backfill": {"job": "j", "from": 0.0, "to": 1.0},
     "alarm.clear": {"note": "seen"}, "job.activate": {"job": "j"}, "audit": {},

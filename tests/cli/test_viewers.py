@@ -23,12 +23,20 @@ params = { who = "world" }
 argv = ["/bin/sh", "-c", "echo $0 >&2; exit 3", "{who}"]
 """
 
+CHECK = """
+[[check]]
+name = "room"
+kind = "disk"
+path = "/"
+"""
+
 # Methods for viewers, with parameters that give full answers.
 QUESTIONS: dict[str, dict[str, Any]] = {
     "ping": {}, "status": {}, "node.list": {}, "job.list": {}, "job.show": {"job": "talks"},
     "job.next": {"job": "tick"},
     "job.fires": {"job": "tick"},
     "run.list": {}, "run.show": {"id": "talks#1"}, "why": {"id": "talks#1"}, "election.list": {}, "breaker.list": {},
+    "check.list": {}, "check.show": {"name": "talks/room"},
     "events.subscribe": {"backlog": 2000, "follow": False}, "doctor": {}, "ledger.status": {},
 }  # fmt: skip
 
@@ -91,7 +99,7 @@ def test_no_answer_tells_a_stranger_an_argument_and_every_field_is_decided_upon(
     argv = DAEMON if os.getuid() == 0 else [sys.executable, "-c", AS_ANOTHER]
     with open_directory() as directory:
         os.makedirs(f"{directory}/jobs.d")
-        write_job(directory, "talks", TALKS)
+        write_job(directory, "talks", TALKS + CHECK)
         write_job(directory, "tick", 'schedule = "0 2 * * *"\n' + TALKS)
         write_job(directory, "bad", f'owner = "{SECRET}\n')
         with running(directory, argv) as node:

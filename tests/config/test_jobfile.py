@@ -87,6 +87,7 @@ def test_every_field_of_a_job_is_filled_by_a_key_or_put_together() -> None:
     put_together = {
         *("name", "digest", "launch", "schedule", "held", "schedule_text", "retry", "breaker", "pool_size", "triggers")
     }
+    put_together |= {"checks", "uses"}
 
     filled = [key.field for key in jobkeys.PLAIN.values()]
     assert sorted({*filled, *put_together}) == sorted(Job.__struct_fields__)
@@ -219,8 +220,8 @@ BAD_JOBS = [
     ("limits = { cpu_weight = 0 }\n" + SPARK, "limits", "cpu_weight: expected a whole number from 1 to 10000"),
     ('limits = { tasks = "many" }\n' + SPARK, "limits", "tasks: expected a whole number"),
     ('expect_within = "0s"\n' + SPARK, "expect_within", "expected a duration above zero"),
-    (SPARK + '[[check]]\nurl = "x"\n', "check", "not available in this version"),
     (SPARK + '[[trigger]]\nfile = "x"\n', "trigger.kind", "expected one of file, http"),
+    (SPARK + '[[check]]\nname = "x"\nkind = "y"\n', "check", "check 1: kind: expected one of http"),
     (SPARK + '[[sink]]\nurl = "x"\n', "sink", "not available in this version"),
 ]
 

@@ -67,6 +67,8 @@ _KEYS = {
     "BREAKER": rows.OF_BREAKER,
     "ISOLATED": rows.OF_ISOLATED,
     "ABSENT": words.ABSENT,
+    "CHECK": rows.OF_CHECK,
+    "REPORTED": rows.OF_REPORTED,
 }
 
 

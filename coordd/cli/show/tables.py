@@ -348,6 +348,15 @@ ELECTIONS = (
     Column("STATEMENTS", _statements),
 )
 
+CHECKED = (
+    Column("CHECK", text("name"), whole=True),
+    Column("NODE", text("node")),
+    Column("SCOPE", text("scope")),
+    Column("STATE", state(), whole=True),
+    Column("SINCE (UTC)", when("since")),
+    Column("SAW", text("output")),
+)
+
 BREAKERS = (
     Column("BREAKER", text("name"), whole=True),
     Column("STATE", state(), whole=True),

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from coordd.core.checks.check import Check, Use
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.words import INSTANT_MAX, QUEUE_MAX, Policy
 
@@ -199,6 +200,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run_as: str = ""  # "": the daemon's user
     limits: Limits = Limits()
     triggers: tuple[Trigger, ...] = ()
+    checks: tuple[Check, ...] = ()
+    uses: tuple[Use, ...] = ()  # checks of coordd.toml
 
     @property
     def offset_s(self) -> float:

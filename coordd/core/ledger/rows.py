@@ -339,6 +339,9 @@ REVISION = "revision"
 # Nor is this one: the state of a job's breaker, in its note (core/ledger/breaker). A person's hold on it is the other.
 OF_BREAKER = "breaker:"
 OF_ISOLATED = "isolated:"
+# Nor are these: how a check stands that nodes share, in its note (core/checks), and what somebody reports of a check.
+OF_CHECK = "check:"
+OF_REPORTED = "reported:"
 
 # Who asked for a run that a backfill opened: this word, the plan's id, and by whom the plan is.
 BACKFILLED = "backfill "

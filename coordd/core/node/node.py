@@ -27,6 +27,7 @@ from coordd.core.members.detector import FailureDetector
 from coordd.core.members.heartbeat import Heartbeats
 from coordd.core.members.mingling import Mingling
 from coordd.core.members.namesake import Namesakes
+from coordd.core.node.abstaining import Abstaining
 from coordd.core.node.alarms import Alarms
 from coordd.core.node.backfills import Backfills
 from coordd.core.node.brake import Brake
@@ -83,19 +84,14 @@ class Node(Shown):
         acquainted: str = "",
     ) -> None:
         """``pin`` and ``acquainted``: the ledger that this node has used before (brake.py)."""
-        self.ctx = Context(
-            hostname=hostname,
-            pid=pid,
-            incarnation=incarnation,
-            settings=settings,
-            clock=LamportClock(clock_mark),
-            rng=rng,
-        )
+        clock = LamportClock(clock_mark)
+        self.ctx = Context(hostname=hostname, pid=pid, incarnation=incarnation, settings=settings, clock=clock, rng=rng)
         self.elections = Elections(self.ctx, self._candidacy)
         self.pursuits = Pursuits(self.ctx, self.elections, lambda now: self.sweep.soon(now))  # noqa: PLW0108 - it is made below
         self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
         self.alarms = Alarms(self.ctx)
+        self.abstaining = Abstaining(self.ctx, self.pursuits.slot_freed)
         self.drains = Drains(self.ctx, self._drained)
         self.rulebook = Rulebook(self.ctx)
         self.planner = Planner(self.ctx, self.pursuits.begin, lambda: self.rulebook.definitions.stale)

@@ -113,6 +113,11 @@ class Shown:
         return MappingProxyType(self.ctx.launch_problems)
 
     @property
+    def abstains_from(self) -> Mapping[str, str]:
+        """Job -> the check for which it takes none of its runs."""
+        return MappingProxyType(self.ctx.abstaining)
+
+    @property
     def unfit(self) -> str:
         """Why it should launch nothing at all; "" when it may."""
         return self.ctx.unfit

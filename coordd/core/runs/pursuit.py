@@ -158,6 +158,8 @@ class Pursuits(Line):
             return ctx.braked or ctx.unfit
         if job.name in ctx.launch_problems:
             return ctx.launch_problems[job.name]
+        if job.name in ctx.abstaining:
+            return ctx.abstaining[job.name]
         if action.run in self.running:
             return "an attempt of it still lives here"  # it ends, or is ended; a machine that was frozen needs a moment
         if not self._budget_left(job):

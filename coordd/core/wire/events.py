@@ -353,8 +353,17 @@ class CopyGivenUp(Event, tag="copy-given-up"):
     reason: str = ""
 
 
+class CheckChanged(Event, tag="check-changed"):
+    """A check has another state, as this node has found it. As ``ClusterReady``, never in a message."""
+
+    check: Name
+    state: Name
+    before: Name = ""
+    reason: str = ""
+
+
 # Events that are not sent.
-LOCAL = (ClusterReady, JobLate, CopyGivenUp)
+LOCAL = (ClusterReady, JobLate, CopyGivenUp, CheckChanged)
 
 # The event type for the end of an attempt, by the reported state.
 TASK_END: dict[str, type[Task]] = {

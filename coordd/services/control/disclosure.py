@@ -109,6 +109,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
     "job-late": {"job": SHOW, "since": SHOW, "reason": SENTENCE},
     "copy-given-up": {"sink": SHOW, "name": SHOW, "tries": SHOW, "reason": REASON},
+    "check-changed": {"check": SHOW, "state": SHOW, "before": SHOW, "reason": REASON},
     "cluster-ready": {"ready": SHOW, "alive": SHOW, "reason": SENTENCE},
 }
 
@@ -142,6 +143,13 @@ _LETTER: dict[str, Shape] = {
     "reason": REASON,
 }
 _HOLD: dict[str, Shape] = {**dict.fromkeys(("until", "by", "uid", "at", "all"), SHOW), "note": SENTENCE}
+# What a check saw may be the output of a program.
+_CHECK: dict[str, Shape] = {
+    **dict.fromkeys(("name", "scope", "node", "kind", "state", "since", "checked_at", "job", "then", "perfdata"), SHOW),
+    "output": HIDE,
+    "problem": HIDE,
+    "reported": {**_HOLD, "state": SHOW},
+}
 _JOB: dict[str, Shape] = {
     **dict.fromkeys(
         (
@@ -198,7 +206,7 @@ METHODS: dict[str, Shape] = {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
              "jobs", "triggers", "budget", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired",
-             "counts", "uptime_s", "clock_skew_s", "stands_aside", "ready"),
+             "counts", "checks", "uptime_s", "clock_skew_s", "stands_aside", "ready"),
             SHOW,
         ),
         "bus": SHOW,  # url, state and counters; the url has no password
@@ -301,6 +309,14 @@ METHODS: dict[str, Shape] = {
             "reason": SENTENCE,
         }
     ],
+    "check.list": [_CHECK],
+    "check.show": {
+        **_CHECK,
+        **dict.fromkeys(("found", "worse_in_a_row", "better_in_a_row", "failed_looks", "jobs"), SHOW),
+        "rule": HIDE,
+    },
+    "check.run": RIGHT,
+    "check.report": RIGHT,
     "breaker.reset": RIGHT,
     "breaker.isolate": RIGHT,
     "events.subscribe": {"event": EVENTS, "lost": SHOW, "alive": SHOW},

@@ -128,6 +128,7 @@ class JobMethods(Explanations):
         node = self._driver.node
         problem = (
             node.launch_problems.get(job.name, "")
+            or node.abstains_from.get(job.name, "")
             or node.rulebook.definitions.stale.get(job.name, "")
             or (problems[0] if problems else "")
         )

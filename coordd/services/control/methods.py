@@ -27,6 +27,7 @@ from coordd.ports import Ledger
 from coordd.services.audit import Audit
 from coordd.services.backends.source import Source
 from coordd.services.breakers.service import open_breakers
+from coordd.services.checks.methods import CheckMethods
 from coordd.services.control import doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, ROLE_NAMES, VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, VIEWER_LIST_MAX
@@ -38,7 +39,6 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.readiness import ready_view
 from coordd.services.relay import Relay
-from coordd.services.triggering.methods import TriggerMethods
 from coordd.services.views import objects, recorded
 from coordd.services.views.troubles import Troubles
 
@@ -57,11 +57,11 @@ REVOKED_AT_ONCE_MAX = 200
 
 # In the interface, but not implemented: they answer so.
 UNAVAILABLE_METHODS = frozenset((
-    "check.list", "publish", "keys.new", "keys.rotate",
+    "publish", "keys.new", "keys.rotate",
 ))  # fmt: skip
 
 
-class Methods(TriggerMethods):
+class Methods(CheckMethods):
     """All methods of the control socket."""
 
     def __init__(
@@ -179,8 +179,8 @@ class Methods(TriggerMethods):
             },
             "stale_jobs": sorted(node.rulebook.definitions.stale),
             "rules": objects.rules_view(node),
-            "triggers": self.triggering.view() if self.triggering is not None else None,
             "breakers_open": open_breakers(driver),
+            **self._triggers_and_checks(),
             "impaired": node.unfit or None,
             "stands_aside": node.aside or None,
             "ready": ready_view(driver, self._ledger),
@@ -205,6 +205,7 @@ class Methods(TriggerMethods):
             checks = await self._lookups.do(lambda _: self._doctor(), looks=looks, limit_s=DOCTOR_S)
             self._checked = (boottime(), checks)
         checks = checks + checkup.trouble_checks(await self._troubles.look())
+        checks += self._check_lines()
         return checks + await checkup.cluster_checks(self._driver, self._ledger, self._ledger_url)
 
     async def audit(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:

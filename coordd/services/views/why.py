@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -372,10 +372,9 @@ def why_job(
     stale: str = "",
     breaker: str = "",
     awaits: str = "",
+    checks: Sequence[str] = (),
 ) -> str:
-    """What delays a job's next run. ``awaits``: which runs of it wait for which parents. ``late``: why its next success
-    is overdue, or "".
-    """
+    """What delays a job's next run. ``awaits``: what waits for which parents; ``late``: why a success is overdue."""
     name = job.name
     parts = around.sentences()
     if late:
@@ -387,6 +386,7 @@ def why_job(
     blocked = node.unfit or node.launch_problems.get(name, "")
     if blocked:
         parts.append(f"This node cannot start it: {blocked}.")
+    parts += checks
     if node.aside:
         parts.append(f"This node leaves runs to other nodes for a while: {node.aside}.")
     if stale:

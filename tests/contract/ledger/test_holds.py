@@ -69,6 +69,19 @@ def test_who_when_why_and_until_when_are_kept(nodes: Nodes) -> None:
     assert holds["node:edge-1"].until == EPOCH + 60.0
 
 
+def test_a_sweep_tells_how_checks_stand_and_they_stop_nothing(nodes: Nodes) -> None:
+    keep(nodes, "check:api", note='["insecure",1.0]')
+    keep(nodes, "reported:room@edge-1", left_s=60.0, note="unhealthy the disk clicks")
+
+    assert nodes.claim(nodes.of()).word == "granted"
+    holds = swept(nodes, "sales").holds
+    assert {key: hold.note for key, hold in holds.items()} == {
+        "check:api": '["insecure",1.0]', "reported:room@edge-1": "unhealthy the disk clicks",
+    }  # fmt: skip
+    nodes.clock.step(60.0)
+    assert set(swept(nodes, "sales").holds) == {"check:api"}
+
+
 def test_without_an_end_it_stays_until_somebody_ends_it(nodes: Nodes) -> None:
     nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
     nodes.clock.step(1000 * HOUR_S)

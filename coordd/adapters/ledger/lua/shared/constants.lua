@@ -90,7 +90,8 @@ local BREAKER = {
 -- parents did not all come (core/ledger/words.py). One table for the same reason.
 local OF = {
   NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision', BREAKER = 'breaker:',
-  ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ',
+  ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ', CHECK = 'check:',
+  REPORTED = 'reported:',
 }
 
 -- Figures.

@@ -1,0 +1,47 @@
+"""What the states of checks mean for jobs: which of them this node leaves to others, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from coordd.core.checks.check import ABSTAIN, Check
+from coordd.core.checks.state import BAD
+from coordd.core.jobs.job import HOOK, Job
+
+# Characters of what a check saw in a reason: every node hears the reason in elections.
+SAW_MAX = 120
+
+
+def told(check: Check, state: str, text: str) -> str:
+    """A check that is bad, for people."""
+    saw = f" ({text[:SAW_MAX]})" if text else ""
+    return f"check {check.key} is {state}{saw}"
+
+
+def uses(job: Job, checks: Mapping[str, Check]) -> Iterable[tuple[Check, str]]:
+    """(check, what follows) for each check that concerns the job. ``checks``: those of coordd.toml, by name."""
+    named = {use.check for use in job.uses}
+    for check in job.checks:
+        yield check, check.then
+    for use in job.uses:
+        if use.check in checks:
+            yield checks[use.check], use.then
+    for check in checks.values():
+        if check.name not in named:
+            yield check, check.then
+
+
+def abstentions(
+    jobs: Mapping[str, Job], checks: Mapping[str, Check], states: Mapping[str, tuple[str, str]], tags: tuple[str, ...]
+) -> dict[str, str]:
+    """Job -> why this node does not take its runs. ``states``: by the check's key, its state and what it saw."""
+    found = {}
+    for name, job in jobs.items():
+        if name.startswith(HOOK):  # hooks tell of bad checks
+            continue
+        for check, then in uses(job, checks):
+            state, text = states.get(check.key, ("", ""))
+            if then == ABSTAIN and state in BAD and check.is_for(tags):
+                found[name] = told(check, state, text)
+                break
+    return found

@@ -1,0 +1,113 @@
+"""Runs a monitoring plug-in: a program whose exit code is the state, and whose first line says why.
+
+It runs in a session of its own, with little environment and with limits, and is killed with its group when its time
+is over. Its output is read up to a limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+
+import structlog
+import trio
+
+from coordd.core.checks.check import Check
+from coordd.core.checks.state import DEGRADED, HEALTHY, TEXT_MAX, UNHEALTHY, UNKNOWN, Result
+from coordd.core.redaction import redact_text
+from coordd.core.visible import visible
+
+log = structlog.get_logger("checks")
+
+# The exit codes of monitoring plug-ins; 3 and all others say: the plug-in could not look.
+CODES = {0: HEALTHY, 1: DEGRADED, 2: UNHEALTHY}
+
+OUTPUT_BYTES_MAX = 64 * 1024
+PIECE_BYTES = 16 * 1024
+
+# Its limits, by the kernel's count: bytes of memory for data, bytes of a file, open files.
+DATA_BYTES_MAX = 2 * 1024**3
+FILE_BYTES_MAX = 64 * 1024**2
+FILES_MAX = 256
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+async def look(check: Check, node: str) -> Result:
+    """Run it once."""
+    environ = {"PATH": PATH, "LANG": "C.UTF-8", "COORDD_CHECK": check.key, "COORDD_NODE": node}
+    try:
+        process = await trio.lowlevel.open_process(
+            list(check.argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environ,
+            cwd="/",
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as exc:
+        return Result(UNKNOWN, f"{check.argv[0]} cannot be executed: {getattr(exc, 'strerror', None) or exc}")
+    output = bytearray()
+    try:
+        _limit(process.pid, check.timeout_s)
+        with trio.move_on_after(check.timeout_s) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_read, process, output)
+                await process.wait()
+                nursery.cancel_scope.deadline = trio.current_time() + 0.1  # a child may keep the output open
+    finally:
+        with trio.CancelScope(shield=True):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with trio.move_on_after(1.0):
+                await process.wait()
+            if process.stdout is not None:
+                await process.stdout.aclose()
+    if scope.cancelled_caught or process.returncode is None:
+        return Result(UNHEALTHY, f"it did not end within {check.timeout_s:g} s")
+    return parsed(process.returncode, bytes(output))
+
+
+def parsed(code: int, output: bytes) -> Result:
+    """What exit code and output say: the first line up to "|" is for people, the rest are figures."""
+    line = output.decode(errors="replace").lstrip("\n").partition("\n")[0]
+    text, _, figures = line.partition("|")
+    text, figures = _shown(text), _shown(figures)
+    if code in CODES:
+        return Result(CODES[code], text, figures)
+    how = f"signal {-code} ended it" if code < 0 else f"exit code {code}"
+    return Result(UNKNOWN, f"{how}: {text}" if text else how, figures)
+
+
+def _shown(text: str) -> str:
+    return visible(redact_text(text.strip()))[:TEXT_MAX]
+
+
+async def _read(process: trio.Process, output: bytearray) -> None:
+    assert process.stdout is not None
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async for piece in process.stdout:
+            output += piece[: max(0, OUTPUT_BYTES_MAX - len(output))]
+
+
+def _limit(pid: int, timeout_s: float) -> None:
+    """Limits for what it does from now on, and for its children."""
+    seconds = int(timeout_s) + 1
+    for what, most in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_DATA, DATA_BYTES_MAX),
+        (resource.RLIMIT_FSIZE, FILE_BYTES_MAX),
+        (resource.RLIMIT_NOFILE, FILES_MAX),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        try:
+            hard = resource.prlimit(pid, what)[1]
+            least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.prlimit(pid, what, (least, least))
+        except (OSError, ValueError) as exc:  # it has ended already, or the kernel forbids it
+            log.debug("check.not_limited", pid=pid, reason=str(exc))
+            return

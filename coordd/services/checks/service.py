@@ -1,0 +1,344 @@
+"""Looks at every check that concerns this node, and tells the core which jobs to leave to others.
+
+A check of scope ``node`` is this node's alone. One that nodes share is looked at by one of them: an election chooses
+it, and it goes on until it is gone. How such a check stands is in the ledger's hold ``check:NAME``, which every sweep
+tells every node. When nobody has written that hold for a while, the others elect again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from coordd.core.checks import reactions
+from coordd.core.checks.check import BUS, COMMAND, DISK, LEDGER, LOAD, MEMORY, REPORT, SUSPEND, Check
+from coordd.core.checks.state import (
+    BAD,
+    DEGRADED,
+    HEALTHY,
+    STATES,
+    UNHEALTHY,
+    UNKNOWN,
+    Result,
+    Standing,
+    after,
+    pack,
+    unpack,
+    worst,
+)
+from coordd.core.jobs.job import HOOK, Job
+from coordd.core.ledger.requests import Keep, ListOpen, Suspend
+from coordd.core.ledger.rows import OF_CHECK, OF_JOB, OF_REPORTED, Hold
+from coordd.core.ledger.words import RECOVERING, hashed
+from coordd.core.ready import Elected
+from coordd.core.wire.events import CheckChanged
+from coordd.errors import CoorddError
+from coordd.services.checks import machine, plugin, reached
+from coordd.services.driver import Driver
+from coordd.services.ledger import CONNECTED, LedgerService, boottime
+
+log = structlog.get_logger("checks")
+
+# How often (seconds) the service looks for checks that came or went, and tells the core what they mean.
+LOOK_S = 0.5
+
+# Looks begin within this time (seconds) after the start: not all of them at once.
+SPREAD_S = 1.0
+
+# A shared check whose hold was not written for this many periods and seconds has no checker any more.
+SILENT_PERIODS, SILENT_S = 2.0, 10.0
+
+# Its hold ends this many periods and seconds after it was written: nobody checks, so nothing is known.
+KEPT_PERIODS, KEPT_S = 10.0, 120.0
+
+# Programs that run at a time.
+PROGRAMS_MAX = 8
+
+
+class Row(NamedTuple):
+    """One check as one node sees it. ``reported``: what somebody says of it, beside what looks find."""
+
+    check: Check
+    node: str
+    standing: Standing
+    reported: Hold | None = None
+
+    @property
+    def state(self) -> str:
+        """What counts: the worse of what looks find and what is reported."""
+        return worst(self.standing.state, said(self.reported)[0]) if self.reported is not None else self.standing.state
+
+    @property
+    def text(self) -> str:
+        """What it saw, or what was reported."""
+        told, text = said(self.reported)
+        if self.reported is not None and told == self.state != self.standing.state:
+            return f"{text} (reported by {self.reported.by})".strip()
+        return self.standing.text
+
+
+def said(report: Hold | None) -> tuple[str, str]:
+    """State and words of a report."""
+    state, _, text = report.note.partition(" ") if report is not None else ("", "", "")
+    return (state, text) if state in STATES else (UNKNOWN, "")
+
+
+class Checks:
+    """All checks of one daemon."""
+
+    def __init__(self, checks: Mapping[str, Check], driver: Driver, ledger: LedgerService) -> None:
+        """``checks``: those of coordd.toml, by name."""
+        self._checks = checks
+        self._driver = driver
+        self._ledger = ledger
+        self._own: dict[str, Standing] = {}  # of scope node, by key
+        self._tasks: dict[str, tuple[Check, trio.CancelScope]] = {}
+        self._threads: dict[str, trio.CapacityLimiter] = {}
+        self._programs = trio.CapacityLimiter(PROGRAMS_MAX)
+        self._seen: dict[str, tuple[float, float]] = {}  # shared check -> when its hold was written, and seen first
+        self._elected: set[str] = set()  # shared checks whose election this node has won
+        self._told: dict[str, str] = {}  # key -> the state that was told last
+        self._ill: set[str] = set()  # checks whose looks fail themselves
+
+    def use(self, checks: Mapping[str, Check]) -> None:
+        """The configuration was read again."""
+        self._checks = checks
+
+    async def run(self) -> None:
+        """Look for ever."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    self._look_around(nursery)
+                except Exception:
+                    # The boundary: a mistake in here must not end the daemon.
+                    log.exception("checks.failed")
+                await trio.sleep(LOOK_S)
+
+    # ---- for people
+
+    def known(self) -> dict[str, Check]:
+        """Every check that this node knows of, by key: of coordd.toml, and of job files."""
+        jobs = self._driver.node.jobs.values()
+        return {one.key: one for one in (*self._checks.values(), *(one for job in jobs for one in job.checks))}
+
+    def rows(self) -> Iterator[Row]:
+        """The checks that concern this node: its own, and those that are shared."""
+        node = self._driver.node
+        holds = node.drains.holds
+        for key, check in self.known().items():
+            if check.shared:
+                hold = holds.get(OF_CHECK + key)
+                standing = unpack(hold.note) if hold is not None else Standing()
+                yield Row(check, hold.by if hold is not None else "", standing, holds.get(OF_REPORTED + key))
+            else:
+                reported = holds.get(f"{OF_REPORTED}{key}@{node.hostname}")
+                yield Row(check, node.hostname, self._own.get(key, Standing()), reported)
+
+    def uses(self, job: Job) -> list[tuple[Row, str]]:
+        """The checks that concern a job here, each with what follows."""
+        rows = {row.check.key: row for row in self.rows()}
+        tags = self._driver.node.settings.tags
+        found = reactions.uses(job, self._checks)
+        return [(rows[check.key], then) for check, then in found if check.key in rows and check.is_for(tags)]
+
+    async def look_now(self, check: Check) -> Result:
+        """One look on this node, at once, which counts as any other."""
+        if check.shared:
+            return await self._look_for_all(check)
+        result = await self._look(check)
+        self._take(check, result)
+        return result
+
+    # ---- the tasks
+
+    def _look_around(self, nursery: trio.Nursery) -> None:
+        node = self._driver.node
+        known = self.known()
+        mine = {key: check for key, check in known.items() if check.is_for(node.settings.tags)}
+        for key, (check, scope) in list(self._tasks.items()):
+            if mine.get(key) != check:
+                scope.cancel()
+                self._forget(key)
+        for key, check in mine.items():
+            if key not in self._tasks and check.kind != REPORT:
+                scope = trio.CancelScope()
+                self._tasks[key] = check, scope
+                nursery.start_soon(self._follow, check, scope)
+        states = {}
+        for row in self.rows():
+            states[row.check.key] = row.state, row.text
+            if row.check.key in mine:
+                self._tell(row)
+        reasons = reactions.abstentions(node.jobs, self._checks, states, node.settings.tags)
+        if reasons != node.abstains_from:
+            self._driver.feed(node.abstaining.take, reasons)
+
+    def _forget(self, key: str) -> None:
+        del self._tasks[key]
+        for kept in (self._own, self._threads, self._seen, self._told):
+            kept.pop(key, None)
+        self._elected.discard(key)
+        self._ill.discard(key)
+        topic = f"check/{key}"
+        self._driver.node.topics.discard(topic)
+        self._driver.handlers.pop(topic, None)
+
+    async def _follow(self, check: Check, scope: trio.CancelScope) -> None:
+        """Look at one check until it is gone."""
+        key = check.key
+        with scope:
+            if check.shared:
+                topic = f"check/{key}"
+                self._driver.node.topics.add(topic)
+                self._driver.handlers[topic] = partial(self._won, key)
+            await trio.sleep(SPREAD_S * hashed(key))
+            while True:
+                try:
+                    pause_s = await self._turn(check) if check.shared else await self._own_turn(check)
+                except CoorddError as exc:  # the ledger is away: what is shared waits
+                    log.debug("check.not_shared", check=key, reason=str(exc))
+                    pause_s = check.every_s
+                except Exception:
+                    # The boundary of one check.
+                    log.exception("check.failed", check=key)
+                    pause_s = check.every_s
+                await trio.sleep(pause_s)
+
+    async def _own_turn(self, check: Check) -> float:
+        self._take(check, await self._look(check))
+        return check.every_s
+
+    def _take(self, check: Check, result: Result) -> None:
+        before = self._own.get(check.key, Standing())
+        self._own[check.key] = self._judged(check, before, result)
+
+    def _judged(self, check: Check, before: Standing, result: Result) -> Standing:
+        now = self._driver.now().wall
+        standing = after(before, result, now, fail_after=check.fail_after, pass_after=check.pass_after)
+        if standing.problem and check.key not in self._ill:
+            self._ill.add(check.key)
+            log.warning("check.ignored", check=check.key, reason=standing.problem, state=standing.state)
+        elif not standing.problem:
+            self._ill.discard(check.key)
+        return standing
+
+    def _tell(self, row: Row) -> None:
+        """Log a change once, and journal it."""
+        key, state = row.check.key, row.state
+        before = self._told.get(key, UNKNOWN)
+        self._told[key] = state
+        if state == before or (row.check.shared and row.node != self._driver.node.hostname):
+            return
+        tell = log.warning if state in BAD else log.info
+        tell("check.changed", check=key, state=state, before=before, saw=row.text)
+        event = CheckChanged(
+            clock=self._driver.node.stamp(),
+            timestamp=self._driver.now().wall,
+            check=key,
+            state=state,
+            before=before,
+            reason=row.text,
+        )
+        self._driver.tell(event)
+
+    # ---- one look
+
+    async def _look(self, check: Check) -> Result:
+        """One look; a mistake of the look itself is a result too, and never raises."""
+        try:
+            with trio.move_on_after(check.timeout_s + (5.0 if check.kind == COMMAND else 0.0)):
+                return await self._seen_by(check)
+        except Exception as exc:
+            # The boundary of one look: whatever it raises says nothing about what it looks at.
+            log.exception("check.look_failed", check=check.key)
+            return Result(UNKNOWN, f"the look failed: {type(exc).__name__}")
+        return Result(UNHEALTHY, f"no answer within {check.timeout_s:g} s")
+
+    async def _seen_by(self, check: Check) -> Result:
+        if check.kind == BUS:
+            state, error = self._driver.bus.state, self._driver.bus.error
+            return Result(HEALTHY if state == "connected" else UNHEALTHY, error or f"the bus is {state}")
+        if check.kind == LEDGER:
+            state, error = self._ledger.state, self._ledger.error
+            word = {CONNECTED: HEALTHY, RECOVERING: DEGRADED}.get(state, UNHEALTHY)
+            return Result(word, error or f"the ledger is {state}")
+        if check.kind == COMMAND:
+            async with self._programs:
+                return await plugin.look(check, self._driver.node.hostname)
+        if check.kind in (DISK, MEMORY, LOAD):
+            # A thread of its own: one that hangs (a disk elsewhere) holds up no other check.
+            thread = self._threads.setdefault(check.key, trio.CapacityLimiter(1))
+            return await trio.to_thread.run_sync(machine.look, check, limiter=thread, abandon_on_cancel=True)
+        return await reached.look(check)
+
+    # ---- what nodes share
+
+    async def _turn(self, check: Check) -> float:
+        """Look for all, if this node is the checker; stand for election, if there is none."""
+        node, key, now = self._driver.node, check.key, boottime()
+        if node.state != "ready" or not node.ledger_up or not node.ledger:
+            return LOOK_S
+        if key in self._elected:
+            self._elected.discard(key)
+            await self._look_for_all(check)
+            return check.every_s
+        hold = node.drains.holds.get(OF_CHECK + key)
+        written = hold.at if hold is not None else 0.0
+        if self._seen.get(key, (-1.0, 0.0))[0] != written:
+            self._seen[key] = written, now
+        if hold is not None and hold.by == node.hostname:
+            await self._look_for_all(check)
+            return check.every_s
+        if hold is None or now - self._seen[key][1] > SILENT_PERIODS * check.every_s + SILENT_S:
+            slot = int(self._driver.now().wall // check.every_s)
+            self._driver.feed(node.open_election, f"check/{key}/{slot}", f"check/{key}", None)
+            return min(1.0, check.every_s)
+        return 1.0
+
+    def _won(self, key: str, _elected: Elected) -> None:
+        self._elected.add(key)
+
+    async def _look_for_all(self, check: Check) -> Result:
+        """Look, do what follows for jobs, and write it into the ledger: in this order, so that a checker that dies
+        between the two is replaced by one that does both again.
+        """
+        node, key = self._driver.node, OF_CHECK + check.key
+        result = await self._look(check)
+        names = [job.name for job, then in self._jobs_of(check) if then == SUSPEND]
+        holds = await self._ledger.query(lambda ledger: ledger.ask(ListOpen(jobs=tuple(names), limit=1)).holds)
+        hold = holds.get(key)
+        before = unpack(hold.note) if hold is not None else Standing()
+        standing = self._judged(check, before, result)
+        if standing.is_bad != before.is_bad:
+            for name in names:
+                await self._suspend(name, check, standing, holds.get(OF_JOB + name))
+        ends = self._driver.now().wall + KEPT_PERIODS * check.every_s + KEPT_S
+        await self._ledger.write(
+            Keep(key=key, held=True, by=node.hostname, uid=os.getuid(), until=ends, note=pack(standing))
+        )
+        if standing.state != before.state:
+            self._driver.feed(node.look_again)
+        return result
+
+    async def _suspend(self, job: str, check: Check, standing: Standing, hold: Hold | None) -> None:
+        """Suspend the job, or end that, unless a person has suspended it."""
+        by, uid = f"check {check.key}", os.getuid()
+        if hold is not None and hold.by != by:
+            return
+        note = reactions.told(check, standing.state, standing.text)
+        suspended = standing.is_bad
+        await self._ledger.write(Suspend(job=job, suspended=suspended, by=by, uid=uid, note=note if suspended else ""))
+        self._driver.journal_control("job.suspend" if suspended else "job.resume", f"{job}: {note}", uid, by)
+
+    def _jobs_of(self, check: Check) -> Iterator[tuple[Job, str]]:
+        for job in self._driver.node.jobs.values():
+            if not job.name.startswith(HOOK):
+                for one, then in reactions.uses(job, self._checks):
+                    if one.key == check.key:
+                        yield job, then

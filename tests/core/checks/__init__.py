@@ -1,0 +1,1 @@
+"""Tests of checks: their states, and what these mean for jobs."""

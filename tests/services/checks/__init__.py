@@ -1,0 +1,1 @@
+"""Tests of looks, against real sockets, files and programs; and of who looks."""

@@ -1,0 +1,243 @@
+"""Who looks: one node for all of them, another one when it is gone; and what is told and done."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from support.small_cluster import EPOCH, job
+
+from coordd.core.checks.check import Check, Use
+from coordd.core.checks.state import INSECURE, Result, unpack
+from coordd.core.ledger.requests import Keep, Suspend
+from coordd.core.ledger.rows import OF_CHECK, OF_JOB, OF_REPORTED, Hold
+from coordd.core.ready import Now
+from coordd.errors import UnavailableError
+from coordd.services.checks import service as module, view
+from coordd.services.checks.service import Checks
+
+SHARED = Check(name="api", kind="http", url="http://h/", scope="cluster", every_s=10.0, fail_after=1, pass_after=1)
+
+
+class Place:
+    """The ledger that nodes share, their clock, and elections: the first that stands wins."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.mono = 1000.0
+        self.holds: dict[str, Hold] = {}
+        self.won: dict[str, str] = {}
+        self.down = False
+        self.suspensions: list[tuple[str, bool, str]] = []
+        monkeypatch.setattr(module, "boottime", lambda: self.mono)
+
+    @property
+    def wall(self) -> float:
+        return EPOCH + self.mono
+
+    async def query(self, call: Any) -> Any:
+        if self.down:
+            raise UnavailableError("no ledger")
+        return call(SimpleNamespace(ask=lambda _: SimpleNamespace(holds=dict(self.holds))))
+
+    async def write(self, request: Any) -> None:
+        if self.down:
+            raise UnavailableError("no ledger")
+        if isinstance(request, Suspend):
+            self.suspensions.append((request.job, request.suspended, request.by))
+            key, held = OF_JOB + request.job, request.suspended
+        else:
+            assert isinstance(request, Keep)
+            key, held = request.key, request.held
+        if held:
+            self.holds[key] = Hold(by=request.by, at=self.wall, until=request.until, note=request.note)
+        else:
+            self.holds.pop(key, None)
+
+
+class Machine:
+    """One node, as far as checks see it."""
+
+    def __init__(self, place: Place, name: str, *checks: Check, **jobs: Any) -> None:
+        self.place = place
+        self.sees = "healthy"
+        self.told: list[Any] = []
+        self.audited: list[str] = []
+        self.handlers: dict[str, Any] = {}
+        self.node: Any = SimpleNamespace(
+            hostname=name, full_hostname=f"{name}.1", state="ready", ledger="l", ledger_up=True, topics=set(),
+            jobs=jobs, settings=SimpleNamespace(tags=("edge",)), stamp=itertools.count(1).__next__,
+            drains=SimpleNamespace(holds=place.holds), abstains_from={}, open_election=self.stand,
+            look_again=lambda _now: None, abstaining=SimpleNamespace(take=self.abstain),
+        )  # fmt: skip
+        this: Any = self
+        ledger: Any = place
+        self.checks = Checks({one.name: one for one in checks}, this, ledger)
+        self.checks._look = self.look  # type: ignore[method-assign]  # what it sees is not the subject
+
+    def now(self) -> Now:
+        return Now(self.place.mono, self.place.wall)
+
+    def feed(self, call: Any, *args: Any) -> Any:
+        return call(*args, self.now())
+
+    def tell(self, event: Any) -> None:
+        self.told.append(event)
+
+    def journal_control(self, method: str, subject: str, uid: int, by: str) -> None:
+        self.audited.append(f"{method} {subject} by {by}")
+
+    def abstain(self, reasons: Any, _now: Now) -> None:
+        self.node.abstains_from = reasons
+
+    def stand(self, ident: str, topic: str, _action: None, _now: Now) -> None:
+        if self.place.won.setdefault(ident, self.node.hostname) == self.node.hostname:
+            self.checks._won(topic.partition("/")[2], None)  # type: ignore[arg-type]  # it is not used
+
+    async def look(self, check: Check) -> Result:
+        return Result(self.sees, f"{self.node.hostname} sees {self.sees}")
+
+    def turn(self, check: Check = SHARED) -> float:
+        return trio.run(self.checks._turn, check)
+
+    def around(self) -> None:
+        nursery: Any = SimpleNamespace(start_soon=lambda *_: None)
+        self.checks._look_around(nursery)
+
+
+def by(place: Place) -> str:
+    return place.holds[OF_CHECK + "api"].by
+
+
+def test_one_node_looks_for_all_and_a_dead_one_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
+    for _ in range(2):
+        b.turn()
+        a.turn()
+    assert by(place) == "b"
+    first = place.holds[OF_CHECK + "api"].at
+    for _ in range(5):
+        place.mono += 10.0
+        assert b.turn() == SHARED.every_s
+        assert a.turn() == 1.0, "it looks at the ledger only"
+    assert place.holds[OF_CHECK + "api"].at == first + 50.0
+    silent = 0.0
+    while by(place) == "b":  # b is dead now
+        place.mono += 1.0
+        silent += 1.0
+        a.turn()
+        assert silent < 60.0
+    assert silent > 2 * SHARED.every_s
+    b.turn()
+    assert by(place) == "a", "the one that comes back leaves it to the new one"
+    assert [row.node for row in b.checks.rows()] == ["a"]
+
+
+def test_a_node_that_takes_no_part_does_not_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a = Machine(place, "a", SHARED)
+    for change in ({"state": "draining"}, {"ledger_up": False}, {"ledger": ""}):
+        for name, value in {"state": "ready", "ledger_up": True, "ledger": "l", **change}.items():
+            setattr(a.node, name, value)
+        a.turn()
+        a.turn()
+    assert place.holds == {}
+
+
+def test_a_job_is_suspended_once_and_resumed_and_a_person_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a = Machine(place, "a", SHARED, sales=job(uses=(Use("api", "suspend"),)), other=job("other"))
+    a.turn()
+
+    def seen(state: str) -> list[tuple[str, bool, str]]:
+        place.mono += 10.0
+        a.sees = state
+        place.suspensions.clear()
+        a.turn()
+        return list(place.suspensions)
+
+    assert seen("healthy") == []
+    assert seen("unhealthy") == [("sales", True, "check api")]
+    assert seen("unhealthy") == seen(INSECURE) == []
+    del place.holds[OF_JOB + "sales"]  # a person resumes it: the check does not suspend it again
+    assert seen("unhealthy") == []
+    assert seen("healthy") == [("sales", False, "check api")]
+    place.holds[OF_JOB + "sales"] = Hold(by="maria", at=place.wall)
+    assert seen("unhealthy") == seen("healthy") == []
+    assert a.audited[0] == "job.suspend sales: check api is unhealthy (a sees unhealthy) by check api"
+    place.down = True
+    with pytest.raises(UnavailableError):
+        seen("unhealthy")
+    place.down = False
+    assert place.holds[OF_CHECK + "api"].by == "a"
+
+
+def test_a_change_is_told_once_and_jobs_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    own = Check(name="room", kind="disk", path="/", fail_after=2, then="abstain")
+    a = Machine(place, "a", own, sales=job())
+    with capture_logs() as logs:
+        for state in ("healthy", "unhealthy", "unhealthy", "unknown", "unknown"):
+            a.checks._take(own, Result(state, f"it is {state}"))
+            a.around()
+    assert [(event.state, event.before) for event in a.told] == [("healthy", "unknown"), ("unhealthy", "healthy")]
+    assert a.node.abstains_from == {"sales": "check room is unhealthy (it is unhealthy)"}
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("check.changed", "info"), ("check.changed", "warning"), ("check.ignored", "warning"),
+    ]  # fmt: skip
+    [row] = a.checks.rows()
+    assert (row.state, row.standing.problem) == ("unhealthy", "it is unknown")
+    a.checks.use({})
+    a.around()
+    assert a.node.abstains_from == {}
+
+
+def test_a_report_counts_beside_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    alert = Check(name="ids", kind="report", scope="cluster", then="abstain")
+    room = Check(name="room", kind="disk", path="/")
+    a = Machine(place, "a", alert, room, sales=job())
+    place.holds[OF_REPORTED + "ids"] = Hold(by="nagios", at=EPOCH, note="insecure somebody is in")
+    place.holds[OF_REPORTED + "room@b"] = Hold(by="nagios", at=EPOCH, note="unhealthy it is another node's")
+    a.checks._take(room, Result("healthy", "roomy"))
+    a.around()
+    rows = {row.check.key: row for row in a.checks.rows()}
+    assert (rows["ids"].state, rows["ids"].text) == ("insecure", "somebody is in (reported by nagios)")
+    assert (rows["room"].state, rows["room"].text) == ("healthy", "roomy")
+    assert a.node.abstains_from["sales"].startswith("check ids is insecure")
+    place.holds[OF_REPORTED + "room@a"] = Hold(by="nagios", at=EPOCH, note="degraded")
+    assert {row.check.key: row.state for row in a.checks.rows()}["room"] == "degraded"
+    place.holds[OF_REPORTED + "room@a"] = Hold(by="x", note="nonsense")
+    assert {row.check.key: row.state for row in a.checks.rows()}["room"] == "healthy"
+    assert view.counts(a.checks.rows())["insecure"] == 1
+
+
+def test_what_other_nodes_tell_is_checked_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    many = [Check(name=f"c{number}", kind="load") for number in range(900)]
+    a = Machine(place, "a", *many)
+    for check in many:
+        bad = check.name == "c700"
+        a.checks._take(check, Result("insecure" if bad else "healthy", "x" * 200))
+    body = view.packed(a.checks.rows())
+    assert len(body) <= view.BYTES_MAX
+    rows = view.unpacked(body, "b")
+    assert rows[0]["name"] == "c700"
+    assert {row["node"] for row in rows} == {"b"}
+    for nonsense in ("", "{}", "[1]", '[{"name":1}]', "[" * 100_000, json.dumps([{**rows[0], "state": "sick"}])):
+        assert view.unpacked(nonsense, "b") == []
+
+
+def test_the_ledgers_text_of_a_check_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a = Machine(place, "a", SHARED)
+    a.turn()
+    a.turn()
+    hold = place.holds[OF_CHECK + "api"]
+    assert unpack(hold.note).text == "a sees healthy"
+    assert hold.until > place.wall + SHARED.every_s, "it ends by itself when nobody looks any more"
