@@ -9,6 +9,7 @@ import msgspec
 from coordd.config import addresses
 from coordd.config.hooks.hook import Hook
 from coordd.config.values import parse_size
+from coordd.core.breaker import Rule
 from coordd.core.checks.check import Check
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.redaction import HIDDEN, is_secret_name, redact_text
@@ -288,6 +289,7 @@ class Config(msgspec.Struct, frozen=True):
     pools: dict[str, int] = {}
     hooks: tuple[Hook, ...] = ()
     checks: dict[str, Check] = {}
+    breakers: dict[str, Rule] = {}
     path: str = ""
 
     @property

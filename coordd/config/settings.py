@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from coordd.config import addresses, safety, values
+from coordd.config.checks.breakers import read_breakers
 from coordd.config.checks.reading import read_checks
 from coordd.config.hooks.hook import of_lineage, read_hooks, read_lineage_url
 from coordd.config.sections import (
@@ -226,8 +227,12 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "mirror": MirrorConfig,
     "jobs": JobsConfig,
 }
-# Those that may be there several times: how each is read.
-_LISTS: dict[str, Callable[[Any, Callable[[str], None]], Any]] = {"hook": read_hooks, "check": read_checks}
+# Those with a reader of their own, and a field of Config for each.
+_LISTS: dict[str, tuple[str, Callable[[Any, Callable[[str], None]], Any]]] = {
+    "hook": ("hooks", read_hooks),
+    "check": ("checks", read_checks),
+    "breakers": ("breakers", read_breakers),
+}
 # Sections that this version does not implement.
 LATER = ("limits",)
 
@@ -310,7 +315,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     places = Places("")
     settings: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     pools: dict[str, int] = {}
-    lists: dict[str, Any] = {}  # sections of which there may be several
+    lists: dict[str, Any] = {}  # sections with a reader of their own
 
     def report(setting: str, message: str) -> None:
         if setting in variables:
@@ -331,7 +336,8 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
             if section in LATER:
                 report(section, f"[{section}] is not available in this version")
             elif section in _LISTS:
-                lists[section] = _LISTS[section](table, partial(report, section))
+                field, read = _LISTS[section]
+                lists[field] = read(table, partial(report, section))
             elif section == "pools" and isinstance(table, dict):
                 pools = values.read_pools(table, partial(_report_in, report, section))
             elif section not in SECTIONS:
@@ -352,8 +358,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
     if not problems:
         settings["node"].setdefault("name", default_node_name())
         sections: dict[str, Any] = {section: SECTIONS[section](**settings[section]) for section in SECTIONS}
-        sections |= {"hooks": lists.get("hook", ()), "checks": lists.get("check", {})}
-        config = _with_lineage(Config(**sections, pools=pools, path=source))
+        config = _with_lineage(Config(**sections, **lists, pools=pools, path=source))
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),

@@ -12,6 +12,7 @@ An outcome carries the permit of its attempt. If the state has changed since, th
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 CLOSED = "closed"
 OPEN = "open"
@@ -44,6 +45,21 @@ COOL_DOWN_MAX_S = 5.0
 PROBE_LIMIT_S = 30.0
 
 
+FIXED, LINEAR, EXPONENTIAL = "fixed", "linear", "exponential"
+GROWTHS = (FIXED, LINEAR, EXPONENTIAL)
+
+
+class Rule(NamedTuple):
+    """What a person may say of the breaker of a connection: after that many failures in a row it opens, for the first
+    time for ``open_for_s`` seconds. That grows with each further failure of a probe, up to ``open_for_max_s``.
+    """
+
+    after: int = FAILURES_MAX
+    open_for_s: float = COOL_DOWN_MIN_S
+    open_for_max_s: float = COOL_DOWN_MAX_S
+    growth: str = EXPONENTIAL
+
+
 class Breaker:
     """The breaker of one connection. Times are seconds on one monotonic clock, given by the caller."""
 
@@ -57,6 +73,8 @@ class Breaker:
         "cool_down_min_s",
         "failures",
         "failures_max",
+        "growth",
+        "loudness",
         "name",
         "opened",
         "reason",
@@ -76,6 +94,8 @@ class Breaker:
         self.failures_max = failures_max
         self.cool_down_min_s = cool_down_min_s
         self.cool_down_max_s = cool_down_max_s
+        self.growth = EXPONENTIAL
+        self.loudness = Loudness()
         self.state = CLOSED
         self.failures = 0  # in a row
         self.reason = ""  # of the last failure
@@ -115,7 +135,7 @@ class Breaker:
         self.reason = reason
         self._outcomes.append(False)
         if self.state == HALF_OPEN:
-            self._cool_down_s = min(2 * self._cool_down_s, self.cool_down_max_s)
+            self._cool_down_s = min(self._grown_s(), self.cool_down_max_s)
         elif self.failures < self.failures_max and not self._fails_often():
             return
         self.opened += 1
@@ -134,6 +154,22 @@ class Breaker:
     def retry_in_s(self, now: float) -> float:
         """Seconds until the next probe; 0.0 if an attempt is possible now."""
         return max(0.0, self.retry_at - now) if self.state == OPEN else 0.0
+
+    def use(self, rule: Rule) -> None:
+        """Go by this rule from now on; the state stays."""
+        self.failures_max, self.growth = rule.after, rule.growth
+        self.cool_down_min_s, self.cool_down_max_s = rule.open_for_s, rule.open_for_max_s
+        if not self.is_open:
+            self._cool_down_s = rule.open_for_s
+
+    def is_loud(self, now: float) -> bool:
+        """It has just opened: is that an error by now, after repeated trips, or still a warning?"""
+        return self.loudness.tripped(now)
+
+    def _grown_s(self) -> float:
+        if self.growth == FIXED:
+            return self.cool_down_min_s
+        return self._cool_down_s + (self._cool_down_s if self.growth == EXPONENTIAL else self.cool_down_min_s)
 
     def _fails_often(self) -> bool:
         outcomes = self._outcomes

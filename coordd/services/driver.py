@@ -207,12 +207,12 @@ class Driver:
         """The bus reconnects by itself. Its breaker does not prevent that; it only shows for how long it has failed."""
         if self.bus.state == "disconnected":
             now = boottime()
-            permit = self.bus_breaker.allow(now)
-            if permit:
-                was_open = self.bus_breaker.opened
+            if permit := self.bus_breaker.allow(now):
+                was_closed = not self.bus_breaker.is_open
                 self.bus_breaker.failed(permit, self.bus.error or "not connected", now, 1.0)
-                if was_open == 0 and self.bus_breaker.opened:
-                    log.warning("breaker.opened", name="bus", reason=self.bus_breaker.reason)
+                if was_closed and self.bus_breaker.is_open:
+                    level = "error" if self.bus_breaker.is_loud(now) else "warning"
+                    getattr(log, level)("breaker.opened", name="bus", reason=self.bus_breaker.reason)
         elif self.bus_breaker.failures or self.bus_breaker.is_open:
             self.bus_breaker.reset(boottime())
 

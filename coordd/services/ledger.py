@@ -345,8 +345,10 @@ class LedgerService:
             self._up, self.error = True, ""
             breaker.succeeded(permit, now)
         if breaker.is_open != was_open:
-            word = "breaker.opened" if breaker.is_open else "breaker.closed"
-            log.info(word, name=breaker.name, reason=breaker.reason, failures=breaker.failures)
+            tell, word = log.info, "breaker.closed"
+            if breaker.is_open:
+                tell, word = log.error if breaker.is_loud(now) else log.warning, "breaker.opened"
+            tell(word, name=breaker.name, reason=breaker.reason, failures=breaker.failures)
 
     def _look_for_recovery(self, answer: Answer | OpenAnswer, sent_at: float) -> None:
         """A sweep's answer says how long the ledger will grant nothing; so does a refused claim."""

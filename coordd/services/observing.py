@@ -9,6 +9,7 @@ import trio
 
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
+from coordd.core.breaker import Rule
 from coordd.ports import Files, Mirror, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
 from coordd.services.checks import view as check_views
@@ -70,6 +71,8 @@ class Observing:
         self.reconciling = methods.reconciling = outlets.reconciling
         self.progress = methods.progress = outlets.progress
         self.progress.serve(methods._relay)
+        self._driver = driver
+        self._use_breakers(config)
         self.checked = methods.checks = Checks(config.checks, driver, ledger)
         methods._relay.serve("checks", self._told_checks)
         self.archives = outlets.archives
@@ -97,8 +100,13 @@ class Observing:
         """The configuration was read again."""
         self.hooks.use(config.hooks)
         self.checked.use(config.checks)
+        self._use_breakers(config)
         self.sinks.use(config.history)
         self._keep_s = config.history.keep_s
+
+    def _use_breakers(self, config: Config) -> None:
+        for breaker in self._driver.breakers:
+            breaker.use(config.breakers.get(breaker.name, Rule()))
 
     async def _told_checks(self, _sender: str, _subject: str) -> str:
         return check_views.packed(self.checked.rows())

@@ -1,0 +1,91 @@
+"""The breakers of connections: what a person may say of them, and how loudly they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from coordd.config.settings import read_config
+from coordd.core.breaker import LOUD_AFTER, LOUD_FOR_S, LOUD_WITHIN_S, Breaker, Rule
+from coordd.services import ledger as module
+from coordd.services.ledger import LedgerService
+
+
+def rules(tmp_path: Path, text: str) -> tuple[dict[str, Rule], list[str]]:
+    path = tmp_path / "coordd.toml"
+    path.write_text(f'[node]\nname = "n1"\n[breakers]\n{text}\n')
+    config, problems = read_config(str(path), {})
+    return (config.breakers if config else {}), [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("growth", "pauses"),
+    [("fixed", [1.0, 1.0, 1.0, 1.0]), ("linear", [1.0, 2.0, 3.0, 4.0]), ("exponential", [1.0, 2.0, 4.0, 4.5])],
+)
+def test_a_rule_of_a_connection_says_how_long_it_stays_open(growth: str, pauses: list[float], tmp_path: Path) -> None:
+    said = f'ledger = {{ after = 2, open_for = "1s", open_for_max = 4.5, growth = "{growth}" }}'
+    found, problems = rules(tmp_path, said)
+    assert problems == []
+    breaker = Breaker("ledger")
+    breaker.use(found["ledger"])
+    now = 100.0
+    breaker.failed(breaker.allow(now), "away", now, 1.0)
+    assert not breaker.is_open
+    seen = []
+    for _ in pauses:
+        breaker.failed(breaker.allow(now), "away", now, 1.0)
+        seen.append(breaker.retry_in_s(now))
+        now += seen[-1]
+    assert seen == pauses
+    breaker.succeeded(breaker.allow(now), now)
+    breaker.use(Rule(after=1, open_for_s=0.25))
+    breaker.failed(breaker.allow(now), "away", now, 1.0)
+    assert breaker.retry_in_s(now) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ledgre = {}", 'there is no connection "ledgre"; did you mean "ledger"'),
+        ("bus = 3", "bus: expected a table, found the number 3"),
+        ("bus = { after = 0 }", "bus: after: expected a whole number from 1"),
+        ('bus = { open_for = "1h" }', "bus: open_for: expected 0.05 s to 300 s"),
+        ('bus = { open_for = "9s", open_for_max = "8s" }', "open_for_max: expected a duration of at least open_for"),
+        ('bus = { growth = "quadratic" }', "bus: growth: expected one of fixed, linear, exponential"),
+        ("bus = { openfor = 3 }", 'unknown key "openfor"; did you mean "open_for"'),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, problem: str) -> None:
+    found, problems = rules(tmp_path, text)
+    assert found == {}
+    assert len(problems) == 1
+    assert problem in problems[0]
+
+
+def test_a_longer_pause_alone_is_enough(tmp_path: Path) -> None:
+    assert rules(tmp_path, 'bus = { open_for = "9s" }') == ({"bus": Rule(open_for_s=9.0, open_for_max_s=9.0)}, [])
+
+
+def test_trips_of_the_ledger_get_louder(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(module, "boottime", lambda: clock.now)
+    service = LedgerService(lambda: None, 2.0)  # type: ignore[arg-type,return-value]  # nobody asks it
+
+    def trip() -> str:
+        with capture_logs() as logs:
+            for _ in range(3):
+                service._judge(service.breaker.allow(clock.now), "away")
+            clock.now += 10.0
+            service._judge(service.breaker.allow(clock.now), "")
+        words: list[Any] = [line["log_level"] for line in logs if line["event"] == "breaker.opened"]
+        assert [line["event"] for line in logs if line["event"] == "breaker.closed"] == ["breaker.closed"]
+        [level] = words
+        return str(level)
+
+    assert [trip() for _ in range(LOUD_AFTER + 1)] == [*["warning"] * (LOUD_AFTER - 1), "error", "error"]
+    clock.now += LOUD_FOR_S + LOUD_WITHIN_S
+    assert trip() == "warning"
