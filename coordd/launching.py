@@ -56,6 +56,7 @@ from coordd.services.runners import Runners
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing import service as tracing
 from coordd.services.tracing.spans import program_span
+from coordd.services.triggering.calls import Calls
 
 # The maximum size of an attempt's output; then the older half is dropped.
 LOG_BYTES_MAX = 64 * 2**20
@@ -102,6 +103,20 @@ def make_guard(config: Config, ledger: LedgerService, connections: Connections) 
     return GuardListener(config.guard.address, ledger, tls if config.guard.tls else None)
 
 
+def make_calls(config: Config, driver: Driver, ledger: LedgerService, connections: Connections) -> Calls | None:
+    """The listener for HTTP calls that start runs, if [triggers] says so."""
+    if not config.triggers.listen:
+        return None
+
+    def tls() -> Any:
+        return secrets.tls_listener(connections.cluster.tls_cert, connections.cluster.tls_key)
+
+    def secret(path: str) -> str:
+        return secrets.password(path, "")
+
+    return Calls(config.triggers.address, driver, ledger, secret, tls if config.triggers.tls else None)
+
+
 def make_outlets(
     config: Config, driver: Driver, ledger: LedgerService, runners: Runners, builder: LaunchBuilder
 ) -> Outlets:
@@ -116,10 +131,11 @@ def make_outlets(
     mirror = make_mirror(config, builder._connections)
     archives = Archives(builder.archives_directory, builder.archives)
     guard = make_guard(config, ledger, builder._connections)
+    calls = make_calls(config, driver, ledger, builder._connections)
     shutil.rmtree(builder.prepared_directory, ignore_errors=True)  # servers of a killed daemon have ended with it
     builder.pool.stopped = lambda: takes_no_runs(driver.node)
     reconciling = make_reconciling(driver, ledger, builder)
-    return Outlets(sinks, exporter, mirror, progress, reconciling, archives, builder.pool, look_at_files, guard)
+    return Outlets(sinks, exporter, mirror, progress, reconciling, archives, builder.pool, look_at_files, guard, calls)
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:

@@ -91,7 +91,7 @@ LIBRARY_HOME = {
     "structlog": ("services/", "adapters/logs.py", "daemon.py"),
     "msgspec": ("core/", "config/", "services/driver.py", "connecting.py"),
     "prometheus_client": ("services/metrics/",),
-    "h11": ("services/metrics/", "services/checks/", "cli/web/"),
+    "h11": ("services/metrics/", "services/checks/", "services/triggering/calls.py", "cli/web/"),
     "opentelemetry": ("adapters/tracing/",),
     "requests": ("adapters/tracing/",),
     "jinja2": ("cli/web/",),

@@ -14,6 +14,7 @@ _NEEDS_RESTART = (
     ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
     ("cluster", "unsigned"), ("node", "fast_start"), ("cluster", "fast_path"),
     ("metrics", "listen"), ("metrics", "textfile"), ("tracing", "otlp"), ("guard", "listen"), ("guard", "tls"),
+    ("triggers", "listen"), ("triggers", "tls"),
     ("mirror", "url"), ("mirror", "exchange"), ("mirror", "args"), ("mirror", "password_file"),
     ("jobs", "backend"), ("jobs", "url"), ("jobs", "call"),
 )  # fmt: skip

@@ -30,6 +30,7 @@ from coordd.core.jobs.arguments import check_launch, nearest, placeholders
 from coordd.core.jobs.job import After, Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
 from coordd.core.jobs.secrecy import exposed
+from coordd.core.jobs.trigger import HTTP
 from coordd.core.ledger.breaker.text import COUNTED, MATCHED
 from coordd.core.names import NAME, NAME_RULE
 
@@ -63,20 +64,6 @@ class JobSet(msgspec.Struct, frozen=True):
     jobs: dict[str, Job] = {}
     problems: dict[str, list[Problem]] = {}
 
-    def without_cycles(self, source: str) -> JobSet:
-        """The same without jobs whose ends would start each other for ever: each of them has a problem instead."""
-        wrong = triggers.cycles(self.jobs)
-        problems = {name: list(found) for name, found in self.problems.items()}
-        for name, circle in wrong.items():
-            said = f"its trigger, and those of other jobs, would start runs for ever: {circle}"
-            problems.setdefault(name, []).append(Problem(f"{source}/{name}.toml", "trigger.jobs", None, said))
-        for name, job in self.jobs.items():
-            for parent in triggers.absent(job, self.jobs) if name not in wrong else ():
-                said = f'there is no job "{parent}" here; {nearest(parent, self.jobs)}'
-                problem = Problem(f"{source}/{name}.toml", "trigger.jobs", None, said, severity="warning")
-                problems.setdefault(name, []).append(problem)
-        return JobSet({name: job for name, job in self.jobs.items() if name not in wrong}, problems)
-
 
 def load_jobs(directory: str, config: Config) -> JobSet:
     """Read every ``*.toml`` file of a directory; never raises because of their content."""
@@ -99,18 +86,19 @@ def load_jobs(directory: str, config: Config) -> JobSet:
             jobs[name] = job
         if wrong:
             problems[name] = wrong
-    return related(JobSet(jobs, problems).without_cycles(directory), directory)
+    return related(JobSet(jobs, problems), directory)
 
 
 def related(found: JobSet, source: str) -> JobSet:
     """The jobs without those that can never run beside the others."""
     jobs, problems = dict(found.jobs), dict(found.problems)
-    for wrong in relations.problems(found.jobs):
-        place = values.printable(f"{source}/{wrong.job}.toml")
-        told = Problem(place, "after", None, wrong.text, severity="error" if wrong.fatal else "warning")
-        problems[wrong.job] = [*problems.get(wrong.job, ()), told]
-        if wrong.fatal:
-            jobs.pop(wrong.job, None)
+    wrongs = [("after", *wrong) for wrong in relations.problems(found.jobs)]
+    for key, job, text, fatal in [*wrongs, *triggers.problems(found.jobs)]:
+        place = values.printable(f"{source}/{job}.toml")
+        told = Problem(place, key, None, text, severity="error" if fatal else "warning")
+        problems[job] = [*problems.get(job, ()), told]
+        if fatal:
+            jobs.pop(job, None)
     return JobSet(jobs, problems)
 
 
@@ -192,6 +180,9 @@ class _Reading:
         checks, uses = read_of_job(said.get("check", []), name, config.checks, partial(self.wrong, "check"))
         self.relations(said, launch, config)
         self.parents(name, said, config)
+        found = triggers.read_triggers(said.get("trigger", []), said, name, self.wrong)
+        if any(one.kind == HTTP for one in found) and not config.triggers.listen:
+            self.wrong("trigger.route", triggers.DEAF, warning=True)
         self.limits(said, config)
         if launch is None:
             return None
@@ -210,7 +201,7 @@ class _Reading:
             schedule_text=said.get("schedule", ""),
             retry=retry,
             breaker=breaker,
-            triggers=triggers.read_triggers(said.get("trigger", []), said, name, self.wrong),
+            triggers=found,
             checks=checks,
             uses=uses,
             **{**defaults, **fields},

@@ -240,6 +240,19 @@ class GuardConfig(msgspec.Struct, frozen=True):
         return ",".join([f"{scheme}://{address}" for address in self.addresses or ((own,) if self.listen else ())])
 
 
+class TriggersConfig(msgspec.Struct, frozen=True):
+    """Where HTTP calls start runs: HOST:PORT of this node, or "". ``tls``: by tls_cert and tls_key of [cluster]."""
+
+    listen: str = ""
+    tls: bool = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
 class TracingConfig(msgspec.Struct, frozen=True):
     """Where traces go: an address for OTLP over HTTP; "": as the OTEL_ variables say, else nowhere."""
 
@@ -282,6 +295,7 @@ class Config(msgspec.Struct, frozen=True):
     history: HistoryConfig = HistoryConfig()
     metrics: MetricsConfig = MetricsConfig()
     guard: GuardConfig = GuardConfig()
+    triggers: TriggersConfig = TriggersConfig()
     tracing: TracingConfig = TracingConfig()
     lineage: LineageConfig = LineageConfig()
     mirror: MirrorConfig = MirrorConfig()

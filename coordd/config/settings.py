@@ -36,6 +36,7 @@ from coordd.config.sections import (
     NodeConfig,
     SparkConfig,
     TracingConfig,
+    TriggersConfig,
 )
 from coordd.config.sinks import address as sinks
 from coordd.config.tomlfile import Places, Problem, read_toml
@@ -222,6 +223,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "history": HistoryConfig,
     "metrics": MetricsConfig,
     "guard": GuardConfig,
+    "triggers": TriggersConfig,
     "tracing": TracingConfig,
     "lineage": LineageConfig,
     "mirror": MirrorConfig,
@@ -271,6 +273,7 @@ _BY_KEY: dict[str, Reader] = {
     "history.keep_runs": values.whole(0, RUNS_MAX),
     "metrics.listen": addresses.listening,
     "guard.listen": addresses.listening,
+    "triggers.listen": addresses.listening,
     "guard.addresses": addresses.all_listening,
     "metrics.textfile": values.path_or_none,
     "tracing.otlp": endpoint.read_url,
@@ -485,8 +488,9 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """(setting, sentence) for each relation that is violated."""
     yield from _conflicts_of_jobs(config)
     yield from sinks.conflicts(config.history)
-    if config.guard.tls and not config.cluster.tls_cert:
-        yield "guard.tls", "the listener shows the certificate of this node: set cluster.tls_cert"
+    for section, tls in (("guard", config.guard.tls), ("triggers", config.triggers.tls)):
+        if tls and not config.cluster.tls_cert:
+            yield f"{section}.tls", "the listener shows the certificate of this node: set cluster.tls_cert"
     cluster = config.cluster
     positive = ("heartbeat_interval", "election_timeout", "lease", "renew_interval", "ledger_timeout", "kill_grace")
     absurd = False

@@ -40,7 +40,7 @@ def read(said: Said, source: str, config: Config) -> JobSet:
             jobs[shown] = job
         if wrong:
             problems[shown] = wrong
-    return jobfile.related(JobSet(jobs, problems).without_cycles(source), source)
+    return jobfile.related(JobSet(jobs, problems), source)
 
 
 def _read_one(path: str, said: object, config: Config) -> Any:

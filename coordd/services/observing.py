@@ -27,6 +27,7 @@ from coordd.services.mirror.service import Mirrored
 from coordd.services.progress.service import Progress
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
+from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.checks import trigger_checks
 from coordd.services.triggering.service import Triggering
 from coordd.services.views.troubles import Troubles
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 class Outlets(NamedTuple):
     """The ways to receivers elsewhere. ``exporter``: None without traces; ``mirror``: None without [mirror]; ``guard``:
-    None without [guard] listen.
+    None without [guard] listen; ``calls``: None without [triggers] listen.
     """
 
     sinks: Sinks
@@ -49,6 +50,7 @@ class Outlets(NamedTuple):
     pool: Pool
     files: Files
     guard: GuardListener | None = None
+    calls: Calls | None = None
 
 
 class Observing:
@@ -80,7 +82,7 @@ class Observing:
         health.percents = self.progress.percents
         self.guard = outlets.guard
         self._keep_s = config.history.keep_s
-        self.triggering = Triggering(driver, ledger, outlets.files, lambda: self._keep_s)
+        self.triggering = Triggering(driver, ledger, outlets.files, lambda: self._keep_s, outlets.calls)
         methods.serve_triggers(self.triggering)
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None

@@ -138,11 +138,12 @@ def status_text(status: dict[str, Any]) -> str:
 
 def _triggers(told: dict[str, Any]) -> str:
     """Those that this node polls."""
-    if not told.get("polled"):
+    if not told.get("polled") and not told.get("routes"):
         return ""
     waiting = f" · {some(told['waiting'], 'arrival')} wait" if told.get("waiting") else ""
     failing = f" · failing: {plain(told['failing'])} (coordctl trigger list)" if told.get("failing") else ""
-    return f"{told['polled']} polled here{waiting}{failing}"
+    routes = f" · {some(told['routes'], 'route')} answered here" if told.get("routes") else ""
+    return f"{told['polled']} polled here{routes}{waiting}{failing}"
 
 
 def _stopped(suspended: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from coordd.config.values import found
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.schedule import parse_duration
-from coordd.core.jobs.trigger import COMMAND, EVENT, FIELDS, FILE, KINDS, PART, Trigger
+from coordd.core.jobs.trigger import BEARER, COMMAND, EVENT, FIELDS, FILE, HMAC, HTTP, KINDS, PART, WITH_BODY, Trigger
 
 TRIGGERS_MAX = 20
 JOBS_MAX = 100
@@ -31,6 +31,12 @@ OPEN_USUAL = 100
 # Events that are not about a run: nobody is asked for a job.
 _OF_NODES = ("node.lost", "cluster.ready")
 
+# The warning about a route that nobody can call on this node.
+DEAF = "this node hears no calls: [triggers] listen of coordd.toml is empty"
+
+_IN_BODY = re.compile(r"trigger\.body\.[^{}]{1,64}")
+_ROUTE = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 
 Report = Callable[[str, str], None]
@@ -134,7 +140,7 @@ def template_problem(text: str, kind: str) -> str:
         name = match.group(1)
         if name is None and match.group() in "{}":
             return f'a single "{match.group()}" in "{text:.60}"; write {{{{ and }}}} for braces'
-        if name is not None and name not in known:
+        if name is not None and name not in known and not (kind in WITH_BODY and _IN_BODY.fullmatch(name)):
             near = nearest(f"trigger.{name.removeprefix('trigger.')}", known)
             return f'"{{{name:.60}}}" in "{text:.60}" is not a value of this kind of trigger; {near}'
     return ""
@@ -165,6 +171,35 @@ def _circle(start: str, after: Mapping[str, Iterable[str]]) -> str:
                 came[parent] = job
                 line.append(parent)
     return ""
+
+
+def problems(jobs: Mapping[str, Job]) -> list[tuple[str, str, str, bool]]:
+    """What contradicts between jobs: (key, job, sentence, and whether the job cannot be used)."""
+    found = [
+        ("trigger.jobs", name, f"its trigger, and those of other jobs, would start runs for ever: {circle}", True)
+        for name, circle in cycles(jobs).items()
+    ]
+    found += [("trigger.route", name, said, True) for name, said in same_routes(jobs).items()]
+    return found + [
+        ("trigger.jobs", name, f'there is no job "{parent}" here; {nearest(parent, jobs)}', False)
+        for name, job in jobs.items()
+        for parent in absent(job, jobs)
+    ]
+
+
+def same_routes(jobs: Mapping[str, Job]) -> dict[str, str]:
+    """The jobs of which a route is also another one's: job -> a sentence."""
+    users: dict[str, list[str]] = {}
+    for name, job in sorted(jobs.items()):
+        for one in job.triggers:
+            if one.kind == HTTP:
+                users.setdefault(one.route, []).append(name)
+    return {
+        name: f'the route "{route}" is used more than once: by {", ".join(sorted(set(names)))}'
+        for route, names in users.items()
+        if len(names) > 1
+        for name in names
+    }
 
 
 def absent(job: Job, jobs: Iterable[str]) -> list[str]:
@@ -207,6 +242,16 @@ def _pattern(value: object) -> str:
     return said
 
 
+def _like(pattern: re.Pattern[str], expected: str) -> values.Reader:
+    def read(value: object) -> str:
+        said = values.text(value)
+        if not pattern.fullmatch(said):
+            raise ValueError(f"expected {expected}, found {found(said)}")
+        return said
+
+    return read
+
+
 def _argv(value: object) -> tuple[str, ...]:
     words = values.texts(value)
     if not words or not words[0].startswith("/"):
@@ -240,6 +285,10 @@ _READERS: dict[str, values.Reader] = {
     "every": _seconds(EVERY_MIN_S, EVERY_MAX_S),
     "timeout": _seconds(0.1, TIMEOUT_MAX_S),
     "argv": _argv,
+    "route": _like(_ROUTE, "a path such as /orders, of letters, digits and . _ ~ -"),
+    "secret_file": values.path,
+    "auth": values.one_of(BEARER, HMAC),
+    "key_header": _like(_HEADER, "the name of a header"),
     "on": _on,
     "jobs": _jobs,
     "max_open": values.whole(1, OPEN_MAX),
@@ -249,6 +298,7 @@ _READERS: dict[str, values.Reader] = {
 _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     FILE: (("path",), ("settle", "every", "max_open")),
     COMMAND: (("argv",), ("timeout", "every", "max_open")),
+    HTTP: (("route", "secret_file"), ("auth", "key_header", "max_open")),
     EVENT: (("on",), ("jobs",)),
 }
 

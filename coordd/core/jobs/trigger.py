@@ -11,6 +11,12 @@ import msgspec
 FILE, HTTP, AMQP, REDIS, SQL, COMMAND, EVENT = "file", "http", "amqp", "redis", "sql", "command", "event"
 KINDS = (FILE, HTTP, AMQP, REDIS, SQL, COMMAND, EVENT)
 
+# How a caller of an HTTP trigger proves who it is.
+BEARER, HMAC = "bearer", "hmac"
+
+# Kinds whose arrivals have a document, with {trigger.body.NAME}.
+WITH_BODY = (HTTP, AMQP, REDIS)
+
 # One elected node looks for arrivals.
 POLLED = (FILE, SQL, COMMAND)
 
@@ -18,6 +24,7 @@ POLLED = (FILE, SQL, COMMAND)
 FIELDS: dict[str, tuple[str, ...]] = {
     FILE: ("key", "path", "name", "dir", "size"),
     COMMAND: ("key",),
+    HTTP: ("key",),
     EVENT: ("key", "event", "job", "run", "state", "node"),
 }
 
@@ -28,8 +35,9 @@ PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 class Trigger(msgspec.Struct, frozen=True):
     """One [[trigger]]. Durations in seconds; fields that its kind does not use have their defaults.
 
-    ``path``: a pattern. ``on``: names of events, of these ``jobs`` if they are about runs. ``settle_s``: a file is
-    complete if it has not changed for this long. ``max_open``: arrivals wait while the job has this many open runs.
+    ``path``: a pattern. ``settle_s``: a file is complete if it has not changed for this long. ``on``: names of events,
+    of these ``jobs`` if they are about runs. ``route``: the path of the calls. ``max_open``: arrivals wait while the
+    job has this many open runs.
     """
 
     kind: str
@@ -41,6 +49,10 @@ class Trigger(msgspec.Struct, frozen=True):
     timeout_s: float = 30.0
     on: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
+    route: str = ""
+    secret_file: str = ""
+    auth: str = BEARER
+    key_header: str = "Idempotency-Key"
     every_s: float = 10.0
     max_open: int = 1
 
@@ -54,6 +66,8 @@ class Trigger(msgspec.Struct, frozen=True):
         """What it waits for, for people."""
         if self.kind == EVENT:
             return ", ".join(self.on) + (f" of {', '.join(self.jobs)}" if self.jobs else "")
+        if self.kind == HTTP:
+            return f"POST {self.route}"
         return self.path or " ".join(self.argv)
 
 

@@ -10,6 +10,7 @@ from coordd.core.jobs.arguments import merge_params, packed
 from coordd.core.jobs.job import Job, triggered_run
 from coordd.core.jobs.trigger import Trigger, filled
 from coordd.core.redaction import redact_text
+from coordd.errors import RefusedError
 
 
 class Arrival(NamedTuple):
@@ -45,7 +46,14 @@ def run_of(job: str, trigger: str, key: str) -> str:
 
 def args_of(job: Job, trigger: Trigger, arrival: Arrival) -> str:
     """The arguments of its run, packed. Raises RefusedError for values that no argument may have."""
-    given = {name: filled(text, arrival.values) for name, text in trigger.args.items()}
+    try:
+        given = {name: filled(text, arrival.values) for name, text in trigger.args.items()}
+    except KeyError as exc:
+        raise RefusedError(
+            f"the arrival has no text, number or boolean for {{trigger.{exc.args[0]}}}",
+            kind="bad_argument",
+            hint="args of the trigger name it",
+        ) from exc
     return packed(merge_params(job.params, given))
 
 

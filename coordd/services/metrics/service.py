@@ -228,13 +228,9 @@ class Metrics:
             (families.SINK_DEAD, "dead"),
         ):
             values[family] = {sink: float(counts.get((sink, word), 0)) for sink in SINKS}
-        polled = self.triggering.polled() if self.triggering is not None else []
-        for family, of in (
-            (families.TRIGGER_TAKEN, lambda one: one.taker.counts["taken"]),
-            (families.TRIGGER_WAITING, lambda one: len(one.taker.waiting)),
-            (families.TRIGGER_UP, lambda one: not one.problem),
-        ):
-            values[family] = {f"{one.job}/{one.trigger.name}": float(of(one)) for one in polled}
+        counted = self.triggering.counted() if self.triggering is not None else {}
+        for place, family in enumerate((families.TRIGGER_TAKEN, families.TRIGGER_WAITING, families.TRIGGER_UP)):
+            values[family] = {name: float(said[place]) for name, said in counted.items()}
         spans = self.tracing.counts if self.tracing is not None else {}
         values[families.TRACE_SPANS] = {word: float(spans.get(word, 0)) for word in ("sent", "dropped")}
         values[families.TRACE_WAITING] = {"": float(spans.get("waiting", 0))}

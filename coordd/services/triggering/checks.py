@@ -17,6 +17,13 @@ def trigger_checks(triggering: Triggering) -> list[Check]:
         for one in polled
         if one.problem
     ][:NAMED_MAX]
+    if (calls := triggering.calls) is not None:
+        problem = calls.problem or "; ".join(sorted(set(calls.problems.values())))
+        text = (
+            problem
+            or f"{len(calls.routes())} routes, {calls.taken.total()} calls taken, {calls.refused.total()} refused"
+        )
+        told.append(check("trigger listener", WARN if problem else OK, text, "callers try other nodes; see [triggers]"))
     if triggering.watched:
         waiting = sum(len(one.taker.waiting) for one in polled)
         text = f"{len(polled)} of {len(triggering.watched)} are polled by this node; {waiting} arrivals wait"

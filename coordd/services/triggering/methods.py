@@ -7,7 +7,7 @@ from typing import Any
 
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
-from coordd.core.jobs.trigger import EVENT, Trigger
+from coordd.core.jobs.trigger import EVENT, HTTP, POLLED, Trigger
 from coordd.core.names import host_of
 from coordd.core.triggers.polling import subject
 from coordd.errors import RefusedError, UnavailableError
@@ -101,10 +101,20 @@ class TriggerMethods(RevisionMethods):
         own: Watched | None = self.triggering.own(job, name)
         return json.dumps([own.details()] if own is not None else [])
 
+    def _of_calls(self, job: str, name: str) -> dict[str, Any]:
+        """What this node's listener says of a route."""
+        calls = self.triggering.calls if self.triggering is not None else None
+        if calls is None:
+            return {"problem": "this node does not listen: [triggers] listen is empty"}
+        problem = calls.problem or calls.problems.get((job, name), "")
+        return {"taken": calls.taken[job, name], "refused": calls.refused[job, name], "problem": problem}
+
     def _trigger_view(self, job: Job, trigger: Trigger, told: dict[str, Any] | None) -> dict[str, Any]:
         poller = self._poller(job, trigger)
         told = told or {}
-        state = "every node" if trigger.kind == EVENT else "polled" if poller else "nobody polls"
+        state = "every node" if trigger.kind not in POLLED else "polled" if poller else "nobody polls"
+        if trigger.kind == HTTP:
+            told = self._of_calls(job.name, trigger.name)
         if not job.enabled:
             state = "held"
         elif self._driver.node.drains.pause is not None or job.name in self._driver.node.drains.suspended:
@@ -116,7 +126,7 @@ class TriggerMethods(RevisionMethods):
             "about": trigger.about,
             "state": state,
             "poller": host_of(poller) or None,
-            "every_s": trigger.every_s if trigger.kind != EVENT else None,
+            "every_s": trigger.every_s if trigger.kind in POLLED else None,
             "max_open": trigger.max_open if trigger.kind != EVENT else None,
             "looked_at": instant(told["looked_at"]) if told.get("looked_at") else None,
             "waiting": told.get("waiting"),

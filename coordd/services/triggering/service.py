@@ -16,6 +16,7 @@ from coordd.errors import CoorddError
 from coordd.ports import Files
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.polling import Polling
 from coordd.services.triggering.sources import Look, source_of
 from coordd.services.triggering.taking import SHOWN_MAX, Taker
@@ -122,12 +123,20 @@ class Watched:
 class Triggering:
     """All triggers of one daemon that are polled."""
 
-    def __init__(self, driver: Driver, ledger: LedgerService, files: Files, keep_s: Callable[[], float]) -> None:
-        """``keep_s``: how long the ledger remembers runs."""
+    def __init__(
+        self,
+        driver: Driver,
+        ledger: LedgerService,
+        files: Files,
+        keep_s: Callable[[], float],
+        calls: Calls | None = None,
+    ) -> None:
+        """``keep_s``: how long the ledger remembers runs. ``calls``: the listener for HTTP calls, if there is one."""
         self._driver = driver
         self._ledger = ledger
         self._files = files
         self._keep_s = keep_s
+        self.calls = calls
         self._digest = ""
         self.polling = Polling(driver)
         self.watched: dict[str, Watched] = {}  # by subject
@@ -135,6 +144,8 @@ class Triggering:
     async def run(self) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
+            if self.calls is not None:
+                nursery.start_soon(self.calls.run)
             while True:
                 if self._digest != self._driver.node.jobs_digest:
                     self._digest = self._driver.node.jobs_digest
@@ -159,13 +170,27 @@ class Triggering:
         watched = self.watched.get(subject(job, name))
         return watched if watched is not None and watched.polls else None
 
+    def counted(self) -> dict[str, tuple[int, int, bool]]:
+        """For metrics: taken, waiting, and whether it works, of what this node polls or answers."""
+        found = {
+            f"{one.job}/{one.trigger.name}": (one.taker.counts["taken"], len(one.taker.waiting), not one.problem)
+            for one in self.polled()
+        }
+        if self.calls is not None:
+            for job, trigger in self.calls.routes().values():
+                of = job.name, trigger.name
+                works = not self.calls.problem and of not in self.calls.problems
+                found[f"{job.name}/{trigger.name}"] = (self.calls.taken[of], 0, works)
+        return found
+
     def view(self) -> dict[str, Any]:
         """For `status`: what this node polls."""
         polled = self.polled()
         return {
             "polled": len(polled),
             "waiting": sum(len(one.taker.waiting) for one in polled),
-            "failing": sorted(f"{one.job}/{one.trigger.name}" for one in polled if one.problem),
+            "failing": sorted(name for name, (_, _, works) in self.counted().items() if not works),
+            "routes": len(self.calls.routes()) if self.calls is not None else 0,
         }
 
     def polled(self) -> list[Watched]:

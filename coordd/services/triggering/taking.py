@@ -9,17 +9,16 @@ from typing import Any
 import structlog
 import trio
 
-from coordd.core.jobs.job import Job, triggered_run
-from coordd.core.jobs.limits import claimed_policy
+from coordd.core.jobs.job import Job
 from coordd.core.jobs.trigger import Trigger
-from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import STATES, TERMINAL
-from coordd.core.triggers.arrivals import Arrival, args_of, choose, ident, run_of, unknown
+from coordd.core.triggers.arrivals import Arrival, choose, run_of, unknown
 from coordd.core.visible import visible
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
+from coordd.services.triggering.registering import may_start, register
 
 log = structlog.get_logger("triggers")
 
@@ -67,7 +66,7 @@ class Taker:
         self._refused({**self._impossible(arrivals), **dict(refused[:SHOWN_MAX])})
         await self._look_up(unknown(arrivals, self._consumed, LOOKED_UP_MAX))
         job = self._driver.node.jobs.get(self.job)
-        if job is None or self._holds(job):
+        if job is None or may_start(self._driver, job):
             self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
             return False
         if present <= self._consumed:
@@ -88,10 +87,6 @@ class Taker:
         shown = {arrival.shown for arrival in arrivals if arrival.key in self._consumed} if self.refused else ()
         return {what: why for what, why in self.refused.items() if what in shown}
 
-    def _holds(self, job: Job) -> bool:
-        drains = self._driver.node.drains
-        return not job.enabled or drains.pause is not None or self.job in drains.suspended
-
     async def _look_up(self, arrivals: Sequence[Arrival]) -> None:
         for some in _parts(arrivals, QUESTION_MAX):
 
@@ -110,38 +105,20 @@ class Taker:
         return await self._ledger.query(read)
 
     async def _taken(self, job: Job, arrival: Arrival) -> None:
-        if await self.register(job, arrival):
-            self._consumed.add(arrival.key)
-
-    async def register(self, job: Job, arrival: Arrival) -> bool:
-        """Register the run of an arrival. True once it is recorded; False for one that must wait or is refused."""
-        run = triggered_run(self.job, ident(self.trigger.name, arrival.key))
-        node = self._driver.node
+        """Register the run of an arrival; what could not be recorded waits."""
         try:
-            args = args_of(job, self.trigger, arrival)
+            reply = await register(self._driver, job, self.trigger, arrival)
         except RefusedError as exc:
             self._refused({**self.refused, arrival.shown: str(exc)})
             self._consumed.add(arrival.key)
-            return False
-        of = Registration(
-            run,
-            self.job,
-            job.digest,
-            claimed_policy(job, args, node.hostname, node.concurrency),
-            self._driver.now().wall,
-            scheduled=False,
-            args=args,
-            by=f"trigger {self.trigger.name}",
-        )
-        reply = await self._driver.trigger(of)
+            return
         if reply.kind not in ("", "conflict"):  # conflict: it was taken under an earlier definition
-            log.warning("trigger.not_registered", trigger=self.trigger.name, run=run, reason=reply.message)
-            return False
+            return
+        self._consumed.add(arrival.key)
         if not reply.kind:
             self.counts["taken"] += 1
+            run = run_of(self.job, self.trigger.name, arrival.key)
             self.recent.append({"arrival": visible(arrival.shown), "run": run, "at": self._driver.now().wall})
-            log.info("trigger.taken", trigger=self.trigger.name, run=run, about=visible(arrival.shown))
-        return True
 
     def _refused(self, refused: dict[str, str]) -> None:
         for what, why in refused.items():

@@ -8,11 +8,12 @@ import pytest
 from support.samples import EVERY_KEY
 
 from coordd.config.jobfile import JobSet, load_jobs
-from coordd.config.sections import Config
+from coordd.config.sections import Config, TriggersConfig
 from coordd.core.jobs.trigger import Trigger
 
 COMMAND = '[command]\nargv = ["/bin/true", "{file}"]\n'
 FILE = '[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n'
+HTTP = '[[trigger]]\nkind = "http"\nroute = "/orders"\nsecret_file = "/etc/coordd/orders"\n'
 HEAD = 'params = { file = "" }\n'
 
 
@@ -74,6 +75,11 @@ BAD = [
     ("name", FILE + FILE, 'there is another trigger "file"'),
     ("name", FILE + 'name = "a/b"\n', "expected a letter"),
     ("argv", '[[trigger]]\nkind = "command"\nargv = ["ls"]\n', "absolute path"),
+    ("secret_file", '[[trigger]]\nkind = "http"\nroute = "/a"\n', "expected secret_file"),
+    ("route", HTTP.replace("/orders", "orders"), "a path such as /orders"),
+    ("route", HTTP.replace("/orders", "/a?b"), "a path such as /orders"),
+    ("auth", HTTP + 'auth = "basic"\n', "expected one of bearer, hmac"),
+    ("args", HTTP + 'args = { file = "{trigger.body}" }\n', "is not a value of this kind of trigger"),
     ("on", '[[trigger]]\nkind = "event"\non = "run.sucess"\njobs = ["a"]\n', 'did you mean "run.success"?'),
     ("jobs", '[[trigger]]\nkind = "event"\non = "run.success"\n', "is about runs of jobs"),
     ("jobs", '[[trigger]]\nkind = "event"\non = "node.lost"\njobs = ["a"]\n', "is about no job"),
@@ -108,6 +114,26 @@ def test_jobs_that_would_start_each_other_for_ever_are_refused_and_the_others_st
     assert sorted(found.jobs) == ["a", "e"]
     assert "b → c → d → b" in str(found.problems["b"]) or "b → d → c → b" in str(found.problems["b"])
     assert sorted(found.problems) == ["b", "c", "d"]
+
+
+def test_a_route_belongs_to_one_job_and_needs_a_listener(tmp_path: Path) -> None:
+    found = loaded(
+        tmp_path, a=HEAD + COMMAND + HTTP, b=HEAD + COMMAND + HTTP, c=HEAD + COMMAND + HTTP.replace("/orders", "/other")
+    )
+
+    assert sorted(found.jobs) == ["c"]
+    assert 'the route "/orders" is used more than once: by a, b' in str(found.problems["a"])
+    (problem,) = found.problems["c"]
+    assert (problem.severity, problem.key) == ("warning", "trigger.route")
+    listening = Config(triggers=TriggersConfig(listen="127.0.0.1:7466"))
+    for name in "ab":
+        (tmp_path / f"{name}.toml").unlink()
+    text = HEAD + COMMAND + HTTP + 'args = { file = "{trigger.body.file}" }\nauth = "hmac"\nkey_header = "X-Id"\n'
+    (tmp_path / "c.toml").write_text(text)
+    loud = load_jobs(str(tmp_path), listening)
+    assert loud.problems == {}
+    (trigger,) = loud.jobs["c"].triggers
+    assert (trigger.route, trigger.auth, trigger.key_header) == ("/orders", "hmac", "X-Id")
 
 
 def test_a_job_that_this_node_does_not_have_is_a_warning(tmp_path: Path) -> None:

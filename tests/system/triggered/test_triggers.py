@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,15 @@ from system.lab.cluster import Cluster, Node, cluster_of
 from system.lab.processes import until
 
 FILES = 12
+WORD = "let-me-in"
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in socks:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in socks]
 
 
 def appears(directory: Path, *names: str) -> None:
@@ -29,6 +41,26 @@ def shown(node: Node, job: str) -> dict[str, Any]:
     found = node.call("trigger.list", job=job)
     assert len(found) == 1
     return dict(found[0])
+
+
+def called(port: int, key: str) -> dict[str, Any]:
+    """POST to a node's route until it answers; the node may have started a moment ago."""
+
+    def post() -> Any:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as made:
+            try:
+                made.request(
+                    "POST",
+                    "/call",
+                    json.dumps({"what": key}),
+                    {"Authorization": f"Bearer {WORD}", "Idempotency-Key": key},
+                )
+                answer = made.getresponse()
+            except OSError:
+                return None
+            return json.loads(answer.read()) if answer.status == 202 else None
+
+    return dict(until(post, why=f"port {port} takes the call"))
 
 
 def test_each_file_and_each_end_of_a_run_is_one_run_in_production_also_if_the_poller_dies() -> None:
@@ -50,14 +82,29 @@ def test_each_file_and_each_end_of_a_run_is_one_run_in_production_also_if_the_po
             file.write(
                 '[[trigger]]\nkind = "event"\non = "run.success"\njobs = ["load"]\nargs = { what = "{trigger.run}" }\n'
             )
+        secret = cluster.path / "token"
+        secret.write_text(f"{WORD}\n")
+        secret.chmod(0o600)
+        cluster.job("called", "sleep", 0.1, overlap="allow", params={"what": ""})
+        with (cluster.jobs_dir / "called.toml").open("a") as file:
+            file.write(
+                f'[[trigger]]\nkind = "http"\nroute = "/call"\nsecret_file = "{secret}"\n'
+                'args = { what = "{trigger.body.what}" }\n'
+            )
+        ports = dict(zip([node.name for node in cluster.nodes], free_ports(3), strict=True))
+        for node in cluster.nodes:
+            node.settings = f'[triggers]\nlisten = "127.0.0.1:{ports[node.name]}"\n'
         cluster.start()
+        told = [called(ports[node.name], key) for key in ("k1", "k2") for node in cluster.nodes]
+        assert [one["durable"] for one in told] == ["ledger"] * 6
+        assert len({one["id"] for one in told}) == 2
 
         first = {f"{number}.csv": 1 for number in range(FILES)}
         until(lambda: args_of(cluster, "load") == first, why="the files that were there are taken")
         poller = until(lambda: shown(cluster.nodes[0], "load")["poller"], why="somebody polls")
         assert {shown(node, "load")["poller"] for node in cluster.nodes} == {poller}
-        told = cluster.nodes[0].call("trigger.show", job="load")
-        assert [(one["arrival"], one["reason"]) for one in told["refused_now"]] == [
+        seen = cluster.nodes[0].call("trigger.show", job="load")
+        assert [(one["arrival"], one["reason"]) for one in seen["refused_now"]] == [
             (f"{inbox}/link.csv", f"a link out of {inbox}")
         ]
 
@@ -69,5 +116,6 @@ def test_each_file_and_each_end_of_a_run_is_one_run_in_production_also_if_the_po
         assert shown(left[0], "load")["poller"] in [node.name for node in left]
         runs = {row["run"]: 1 for row in cluster.rows() if row["job"] == "load"}
         assert len(runs) == 2 * FILES
+        assert args_of(cluster, "called") == {"k1": 1, "k2": 1}
         until(lambda: args_of(cluster, "then") == runs, why="each end of load is one run of then")
         assert len([row for row in cluster.rows() if row["job"] == "then"]) == 2 * FILES

@@ -1,0 +1,294 @@
+"""The listener for HTTP calls that start runs: `POST ROUTE` with an idempotency key, answered when the run is recorded.
+
+Connections, heads, bodies and each wait are bounded. What a caller has no right to know, the answers do not say.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import h11
+import structlog
+import trio
+
+from coordd.core.jobs.job import Job
+from coordd.core.jobs.trigger import HTTP, Trigger
+from coordd.core.triggers.arrivals import Arrival, run_of
+from coordd.core.triggers.bodies import BODY_BYTES_MAX
+from coordd.core.triggers.calls import Refusal, arrival_of, refusal
+from coordd.errors import CoorddError, RefusedError
+from coordd.services.driver import Driver
+from coordd.services.ledger import LedgerService, boottime
+from coordd.services.listening import Listening
+from coordd.services.triggering.registering import may_start, register
+
+log = structlog.get_logger("triggers")
+
+# Connections at a time, in all and from one address. Each waits for one run at a time.
+CONNECTIONS_MAX = 256
+PEER_CONNECTIONS_MAX = 128
+
+# Calls on one connection.
+CALLS_MAX = 10_000
+
+# Timeouts (seconds): of a handshake, of a call until it is read, of an answer that nobody reads; and how long the rest
+# of a body that is too large is read, so that the caller sees the answer.
+HANDSHAKE_S = 5.0
+CALL_S = 15.0
+SEND_S = 10.0
+REST_S = 2.0
+REST_BYTES_MAX = 16 * 1024 * 1024
+
+HEAD_BYTES_MAX = 16 * 1024
+
+# A secret is read again after this time (seconds), and open runs are counted again.
+SECRET_S = 5.0
+COUNTED_S = 0.2
+
+# When a caller should try again (seconds).
+AGAIN_S = 5
+
+MakeTls = Callable[[], ssl.SSLContext]
+
+
+class Route(NamedTuple):
+    """A trigger of the kind `http`, and its job."""
+
+    job: Job
+    trigger: Trigger
+
+
+class Calls(Listening):
+    """Answers calls. ``make_tls``: what a connection is encrypted with, read for each one; None: it is not."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        driver: Driver,
+        ledger: LedgerService,
+        read_secret: Callable[[str], str],
+        make_tls: MakeTls | None = None,
+    ) -> None:
+        """``read_secret``: the secret in a file. Blocks; raises UnavailableError."""
+        super().__init__("triggers", address, self.connected)
+        self._driver = driver
+        self._ledger = ledger
+        self._read_secret = read_secret
+        self._make_tls = make_tls
+        self._connections: Counter[str] = Counter()  # by address
+        self._secrets: dict[str, tuple[float, str]] = {}
+        self._open: dict[str, tuple[float, int]] = {}  # job -> (when it was counted, its open runs)
+        self._routes: tuple[str, dict[str, Route]] = ("", {})
+        self.taken: Counter[tuple[str, str]] = Counter()  # by job and trigger
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self.problems: dict[tuple[str, str], str] = {}
+
+    # ---- connections
+
+    async def connected(self, stream: trio.SocketStream) -> None:
+        """Serve one connection, and close it."""
+        peer = _peer(stream)
+        if self._connections.total() >= CONNECTIONS_MAX or self._connections[peer] >= PEER_CONNECTIONS_MAX:
+            await trio.aclose_forcefully(stream)
+            return
+        self._connections[peer] += 1
+        try:
+            async with stream:
+                await self._serve(await self._encrypted(stream), peer)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ssl.SSLError) as exc:
+            log.debug("triggers.client_gone", reason=repr(exc))
+        except Exception:
+            # The boundary: a bug here must not end the daemon. The caller has no answer, and calls again.
+            log.exception("triggers.failed")
+        finally:
+            self._connections[peer] -= 1
+            self._connections += Counter()  # forgets addresses without a connection
+
+    async def _encrypted(self, stream: trio.abc.Stream) -> trio.abc.Stream:
+        if self._make_tls is None:
+            return stream
+        try:
+            context = self._make_tls()
+        except CoorddError as exc:
+            if self.problem != str(exc):
+                self.problem = str(exc)
+                log.error("triggers.no_certificate", reason=self.problem)
+            raise trio.BrokenResourceError from exc
+        self.problem = ""
+        secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        with trio.fail_after(HANDSHAKE_S):
+            await secured.do_handshake()
+        return secured
+
+    async def _serve(self, stream: trio.abc.Stream, peer: str) -> None:
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        for _ in range(CALLS_MAX):
+            said: Refusal | dict[str, Any] | None = None
+            try:
+                with trio.fail_after(CALL_S):
+                    asked = await _next(http, stream)
+                    if not isinstance(asked, h11.Request):
+                        return
+                    asked_of = await self._read(http, stream, asked)
+                said = asked_of if isinstance(asked_of, Refusal) else await self._answer(*asked_of, peer)
+            except h11.RemoteProtocolError as exc:
+                said = Refusal(exc.error_status_hint, "a call of HTTP/1.1 is expected")
+            with trio.fail_after(SEND_S):
+                await stream.send_all(_response(http, said))
+            if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+                await _drain(stream)
+                return
+            http.start_next_cycle()
+
+    async def _read(
+        self, http: h11.Connection, stream: trio.abc.Stream, asked: h11.Request
+    ) -> tuple[Route, dict[str, str], bytes] | Refusal:
+        """The route, the headers and the body of a call."""
+        route = self.routes().get(asked.target.partition(b"?")[0].decode("ascii", "replace"))
+        if route is None:
+            return Refusal(404, "there is no such route")
+        if asked.method != b"POST":
+            return Refusal(405, "only POST")
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in asked.headers}
+        if int(headers.get("content-length", "0")) > BODY_BYTES_MAX:
+            return TOO_LARGE
+        if http.they_are_waiting_for_100_continue:
+            await stream.send_all(http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+        body = bytearray()
+        while isinstance(event := await _next(http, stream), h11.Data):
+            body += event.data
+            if len(body) > BODY_BYTES_MAX:
+                return TOO_LARGE
+        if not isinstance(event, h11.EndOfMessage):
+            raise trio.BrokenResourceError  # it went away
+        return route, headers, bytes(body)
+
+    # ---- calls
+
+    def routes(self) -> dict[str, Route]:
+        """All routes, by path."""
+        node = self._driver.node
+        if self._routes[0] != node.jobs_digest:
+            found = {
+                one.route: Route(job, one) for job in node.jobs.values() for one in job.triggers if one.kind == HTTP
+            }
+            self._routes = (node.jobs_digest, found)
+        return self._routes[1]
+
+    async def _answer(self, route: Route, headers: dict[str, str], body: bytes, peer: str) -> Refusal | dict[str, Any]:
+        said = await self._judged(route, headers, body)
+        if isinstance(said, Refusal):
+            of = route.job.name, route.trigger.name
+            self.refused[of] += 1
+            if self.refused[of] & (self.refused[of] - 1) == 0:  # 1, 2, 4, 8, …
+                log.warning(
+                    "trigger.call_refused",
+                    job=of[0],
+                    trigger=of[1],
+                    peer=peer,
+                    status=said.status,
+                    reason=said.error,
+                    count=self.refused[of],
+                )
+        return said
+
+    async def _judged(self, route: Route, headers: dict[str, str], body: bytes) -> Refusal | dict[str, Any]:
+        job, trigger = route
+        try:
+            secret = await self._secret(job.name, trigger)
+        except CoorddError:
+            return Refusal(503, "the secret of this route cannot be read")
+        if (wrong := refusal(trigger, secret, headers, body, self._driver.now().wall)) is not None:
+            return wrong
+        arrival = arrival_of(trigger, headers, body)
+        if isinstance(arrival, Refusal):
+            return arrival
+        if state := may_start(self._driver, job):
+            return Refusal(503, f"the job is {state}")
+        try:
+            if not await self._has_room(job, trigger, arrival):
+                return Refusal(429, f"{trigger.max_open} runs of the job are open already")
+            reply = await register(self._driver, job, trigger, arrival)
+        except RefusedError as exc:
+            return Refusal(422, str(exc))
+        except CoorddError:
+            return Refusal(503, "the ledger does not answer")
+        if reply.kind == "conflict":
+            return Refusal(409, "the key was used before, with other values or another definition of the job")
+        if reply.kind:
+            return Refusal(503, "this node may register nothing now")
+        self.taken[job.name, trigger.name] += 1
+        return {"id": reply.result["id"], "durable": reply.result["durable"]}
+
+    async def _secret(self, job: str, trigger: Trigger) -> str:
+        """Raises UnavailableError."""
+        at, secret = self._secrets.get(trigger.secret_file, (0.0, ""))
+        if not secret or boottime() - at > SECRET_S:
+            try:
+                secret = await trio.to_thread.run_sync(self._read_secret, trigger.secret_file)
+            except CoorddError as exc:
+                if self.problems.get((job, trigger.name)) != str(exc):
+                    log.error("trigger.no_secret", job=job, trigger=trigger.name, reason=str(exc))
+                self.problems[job, trigger.name] = str(exc)
+                raise
+            self.problems.pop((job, trigger.name), None)
+            self._secrets[trigger.secret_file] = (boottime(), secret)
+        return secret
+
+    async def _has_room(self, job: Job, trigger: Trigger, arrival: Arrival) -> bool:
+        """True if one more run may be open, or if the arrival's run exists already. Raises UnavailableError."""
+        at, count = self._open.get(job.name, (0.0, 0))
+        if boottime() - at > COUNTED_S:
+            pursuits = self._driver.node.pursuits
+            mine = (f"{job.name}#", f"{job.name}@")
+            count = sum(run.startswith(mine) for run in pursuits.pursuits.keys() | pursuits.running.keys())
+            at = boottime()
+        if count >= trigger.max_open:
+            run = run_of(job.name, trigger.name, arrival.key)
+            return await self._ledger.query(lambda ledger: ledger.run(run) is not None)
+        self._open[job.name] = (at, count + 1)
+        return True
+
+
+TOO_LARGE = Refusal(413, f"the body has more than {BODY_BYTES_MAX} bytes")
+
+
+def _peer(stream: trio.SocketStream) -> str:
+    try:
+        return str(stream.socket.getpeername()[0])
+    except OSError:
+        return ""  # it has gone already
+
+
+async def _next(http: h11.Connection, stream: trio.abc.Stream) -> Any:
+    """The next event of a call. Raises h11.RemoteProtocolError."""
+    while (event := http.next_event()) is h11.NEED_DATA:
+        http.receive_data(bytes(await stream.receive_some(65536)))
+    return event
+
+
+def _response(http: h11.Connection, said: Refusal | dict[str, Any]) -> bytes:
+    status, told = (said.status, {"error": said.error}) if isinstance(said, Refusal) else (202, said)
+    body = json.dumps(told).encode() + b"\n"
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+    if status in (429, 503):
+        headers.append(("Retry-After", str(AGAIN_S)))
+    if http.their_state is not h11.DONE:
+        headers.append(("Connection", "close"))
+    parts = [http.send(h11.Response(status_code=status, headers=headers))]
+    parts += [http.send(h11.Data(data=body)), http.send(h11.EndOfMessage())]
+    return b"".join([part for part in parts if part])
+
+
+async def _drain(stream: trio.abc.Stream) -> None:
+    """Read what the caller still sends: unread bytes would reset the connection, and the answer with it."""
+    left = REST_BYTES_MAX
+    with trio.move_on_after(REST_S):
+        if isinstance(stream, trio.SocketStream):
+            await stream.send_eof()
+        while left > 0 and (data := await stream.receive_some(65536)):
+            left -= len(data)
