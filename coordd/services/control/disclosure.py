@@ -109,7 +109,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
     "job-late": {"job": SHOW, "since": SHOW, "reason": SENTENCE},
     "copy-given-up": {"sink": SHOW, "name": SHOW, "tries": SHOW, "reason": REASON},
-    "check-changed": {"check": SHOW, "state": SHOW, "before": SHOW, "reason": REASON},
+    "check-changed": {"check": SHOW, "state": SHOW, "before": SHOW, "reason": HIDE},
     "cluster-ready": {"ready": SHOW, "alive": SHOW, "reason": SENTENCE},
 }
 
