@@ -184,7 +184,19 @@ _JOB_SHOWN: dict[str, Shape] = {
     **{key.field: SHOW if key.public else HIDE for key in PLAIN.values()},
     **_JOB,
     **dict.fromkeys(
-        ("start", "end", "jitter_offset_s", "blackout", "retry", "fires", "breaker_rule", "children", "trigger"), SHOW
+        (
+            "start",
+            "end",
+            "jitter_offset_s",
+            "blackout",
+            "retry",
+            "fires",
+            "breaker_rule",
+            "children",
+            "trigger",
+            "check",
+        ),
+        SHOW,
     ),
     "spark": HIDE,
     "command": HIDE,
