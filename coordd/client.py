@@ -251,6 +251,16 @@ class Methods:
         """Elections that this node took part in."""
         raise NotImplementedError
 
+    @_method("trigger.list")
+    def trigger_list(self, job: str | None = None) -> list[dict[str, Any]]:
+        """The triggers of all jobs, or of one."""
+        raise NotImplementedError
+
+    @_method("trigger.show")
+    def trigger_show(self, job: str, name: str | None = None) -> dict[str, Any]:
+        """One trigger, with what waits for it."""
+        raise NotImplementedError
+
     @_method("check.list")
     def check_list(self) -> list[dict[str, Any]]:
         """The checks of the cluster."""
