@@ -32,15 +32,23 @@ GRANT_ORDER_S = 5.0
 
 
 def audit(all_grants: DataFrame, all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
-    """All findings."""
-    findings = (
-        launched_twice(all_attempts)
-        .unionByName(overlaps(all_attempts, clock_skew_s))
-        .unionByName(ends_unknown(all_attempts))
-        .unionByName(succeeded_twice(all_attempts))
-        .unionByName(tokens(all_grants))
-    )
+    """All findings. Of ``all_attempts``, those of ``several`` are enough."""
+    findings = tokens(all_grants)
+    if not all_attempts.isEmpty():
+        for found in (
+            launched_twice(all_attempts),
+            overlaps(all_attempts, clock_skew_s),
+            ends_unknown(all_attempts),
+            succeeded_twice(all_attempts),
+        ):
+            findings = findings.unionByName(found)
     return findings.withColumn("date", date_of("at"))
+
+
+def several(all_attempts: DataFrame) -> DataFrame:
+    """The attempts of runs that were launched more than once: a finding about attempts needs two of a run."""
+    again = all_attempts.groupBy("run").count().where(F.col("count") > 1).select("run")
+    return all_attempts.join(again, "run", "left_semi")
 
 
 def launched_twice(all_attempts: DataFrame) -> DataFrame:

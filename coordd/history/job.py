@@ -40,6 +40,10 @@ CONF = {
     "spark.sql.parquet.compression.codec": "lz4_raw",  # the fastest; tables are written more often than read
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "20000",  # the default (128 keys) sorts nearly always
     "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal digits need no rules of languages
+    # Java never compiles a method of more than 8000 bytes. Spark's default lets it interpret them: half as fast.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
+    # Segments are many and small: listing them takes this process less time than starting a Spark job for it.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.session.timeZone": "UTC",
 }
 

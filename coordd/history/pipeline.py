@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.history import cluster, transforms
-from coordd.history.audit import audit
+from coordd.history.audit import audit, several
 from coordd.history.schema import TABLES
 from coordd.history.segments import Picture
 from coordd.history.tables import Tables
@@ -51,7 +51,10 @@ def build(spark: SparkSession, picture: Picture, old: str, new: str, clock_skew_
     corrupt(tables, picture)
     tables.append_events()
     say("runs and attempts are put together")
-    tables.write("audit", audit(tables.after("grants"), tables.after("attempts"), clock_skew_s))
+    tables.spark.sparkContext.setJobDescription("look for runs with several launches")
+    suspects = several(tables.after("attempts"))
+    with kept(suspects):
+        tables.write("audit", audit(tables.after("grants"), suspects, clock_skew_s))
     tables.complete("audit")
     return Built(tables)
 

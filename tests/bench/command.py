@@ -35,6 +35,7 @@ SECTIONS = {
     "claims": "bench.claims.section",
     "rows": "bench.claims.rows",
     "spark_start": "bench.spark.start",
+    "history": "bench.history.section",
     "simulation": "bench.simulation",
 }
 
