@@ -6,7 +6,9 @@ Celery neither parses, checks, stores nor reports: only its fold is timed, on ev
 from __future__ import annotations
 
 import os
+import random
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,12 +20,15 @@ from typing import Any, NamedTuple
 
 import pyspark
 from celery.events.state import State
+from history.journals import disorder
 from pyspark.sql import SparkSession
 
 from bench.figures import Figure
 from bench.history.events import Busy
-from coordd.core.wire.journal_line import decode_line
+from coordd.core.wire.journal_line import decode_line, encode_line
+from coordd.core.wire.merge import merge
 from coordd.history import job
+from coordd.history.schema import RUN_FIELDS
 
 INCREMENT = 100_000
 DRIVER_MEMORY = "3g"
@@ -44,11 +49,11 @@ class Driven(NamedTuple):
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """10^6 events, and 10^5 with ``quick``."""
-    return measured(100_000 if quick else 1_000_000)
+    """10^6 events, and 10^5 with ``quick``; a fifth as many in disorder."""
+    return measured(100_000 if quick else 1_000_000, disorderly=20_000 if quick else 200_000)
 
 
-def measured(events: int) -> list[Figure]:
+def measured(events: int, *, disorderly: int) -> list[Figure]:
     """All figures, for this number of events."""
     with tempfile.TemporaryDirectory(prefix="coordd-bench-") as scratch:
         journals, output = os.path.join(scratch, "j"), os.path.join(scratch, "out")
@@ -60,6 +65,8 @@ def measured(events: int) -> list[Figure]:
         more = cluster.write(journals, INCREMENT)
         increment = drive(journals, output, scratch)
         wrong, compared = against_celery(journals, output)
+        shutil.rmtree(output)
+        mistakes, runs = against_reference(scratch, disorderly)
     fold = sum(folds) / len(folds)
     rate = count / whole.took_s
     told = f"load {os.getloadavg()[0]:.1f}, Celery folds {fold:,.0f} events/s"
@@ -71,6 +78,9 @@ def measured(events: int) -> list[Figure]:
         Figure("history", "memory of driver and Spark", whole.memory_mb, "MB", detail=f"heap {DRIVER_MEMORY}"),
         Figure("history", "an increment, Spark's start included", increment.took_s, "s", 20.0, detail=added),
         Figure("history", "runs that differ from Celery's State", wrong, "", 0, "=", detail=f"of {compared:,}"),
+        Figure(
+            "history", "runs in disorder that differ from the reference", mistakes, "", 0, "=", detail=f"of {runs:,}"
+        ),
     ]
 
 
@@ -123,6 +133,32 @@ def against_celery(journals: str, output: str) -> tuple[int, int]:
     expected = {uuid: task.state.lower() for uuid, task in state.tasks.items() if task.state in ("SUCCESS", "FAILURE")}
     found = {row.uuid: row.state for row in rows(output, "uuid", "state") if row.uuid in expected}
     return sum(found.get(uuid) != word for uuid, word in expected.items()), len(expected)
+
+
+def against_reference(scratch: str, events: int) -> tuple[int, int]:
+    """How many runs of randomised events differ from the plain reference: late, twice, torn, glued, out of order."""
+    rng = random.Random(5)
+    records = disorder(seed=9, count=events, uuids=max(1, events // 12))
+    lines = [encode_line(record) for record in records]
+    lines += rng.sample(lines, len(lines) // 20)
+    rng.shuffle(lines)
+    for at in range(0, len(lines), 97):  # a torn line, and one that is glued to the next
+        lines[at] = lines[at] + lines[at][: rng.randrange(1, 60)] + (b"\n" if at % 2 else lines[at])
+    journals, output = os.path.join(scratch, "disorder"), os.path.join(scratch, "out2")
+    os.makedirs(journals)
+    for number, at in enumerate(range(0, len(lines), 5_000), 1):
+        Path(journals, f"{number:08d}.jsonl").write_bytes(b"".join(lines[at : at + 5_000]))
+        if number * 5_000 > len(lines) // 2 and not os.path.exists(output):
+            drive(journals, output, scratch)  # the other half comes later
+    drive(journals, output, scratch)
+    expected = merge(records)
+    found = {row.uuid: row.asDict() for row in rows(output, "uuid", "state", "timestamp", *RUN_FIELDS)}
+    wrong = 0
+    for uuid, run in expected.items():
+        said = found.get(uuid, {})
+        kept = {name: run.fields.get(name) for name in RUN_FIELDS}
+        wrong += {"uuid": uuid, "state": run.state, "timestamp": run.timestamp, **kept} != said
+    return wrong + len(found.keys() - expected.keys()), len(expected)
 
 
 def rows(output: str, *columns: str) -> list[Any]:
