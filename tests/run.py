@@ -5,6 +5,8 @@ make test ARGS="system -k takeover"    one phase, with pytest's own options afte
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import os
 import shutil
 import signal
@@ -13,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 from rich.table import Table
@@ -21,30 +24,31 @@ from support import components
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 
-# (phase, what it shows, pytest's arguments). A phase that starts Spark, daemons or a systemd runs alone on the machine.
-PHASES = (
-    ("check", "format, lint, types", None),
-    (
-        "core",
+# phase -> (what it shows, pytest's arguments)
+PHASES: dict[str, tuple[str, list[str] | None]] = {
+    "check": ("format, lint, types", None),
+    "core": (
         "the core, ports and adapters, the simulator",
         ["-n", "auto", "--dist", "worksteal", "tests", "--ignore", "tests/history", "--ignore", "tests/system"],
     ),
-    ("history", "the pipeline on Spark", ["tests/history"]),
-    ("system", "real daemons, runners, Spark, systemd", ["tests/system", "-m", "not paired and not hosts"]),
-    (
-        "production",
+    "history": ("the pipeline on Spark", ["tests/history"]),
+    "system": ("real daemons, runners, Spark, systemd", ["tests/system", "-m", "not paired and not hosts"]),
+    "production": (
         "daemons on RabbitMQ and Redis, and what harms them; others that wait most of the time",
         ["-n", "2", "--dist", "worksteal", "tests/system", "-m", "paired"],
     ),
-)
+}
+
+# Phases of one round run at the same time. These two wait most of the time; each has its own files, processes, ports.
+ROUNDS = (("check",), ("core",), ("history",), ("system", "production"))
 
 
 def main() -> int:
     # A background job of a shell ignores ^C. The programs that the tests start would inherit that, and some need ^C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = sys.argv[1:2]
-    if chosen and chosen[0] not in [name for name, _, _ in PHASES]:
-        print(f"no phase {chosen[0]!r}; there are {', '.join(name for name, _, _ in PHASES)}", file=sys.stderr)
+    if chosen and chosen[0] not in PHASES:
+        print(f"no phase {chosen[0]!r}; there are {', '.join(PHASES)}", file=sys.stderr)
         return 2
     try:
         components.ensure()
@@ -60,18 +64,38 @@ def main() -> int:
     console = Console()
     table = Table("phase", "what", "result", "seconds", title="make test")
     failed = False
-    for name, what, arguments in PHASES:
-        if chosen and name != chosen[0]:
-            continue
-        console.rule(f"{name}: {what}")
-        started = time.monotonic()
-        code = check() if arguments is None else pytest([*arguments, *sys.argv[2:]])
-        failed = failed or code != 0
-        table.add_row(
-            name, what, "[red]failed[/red]" if code else "[green]passed[/green]", f"{time.monotonic() - started:.0f}"
-        )
+    for phases in [tuple(chosen)] if chosen else ROUNDS:
+        for name in phases:
+            console.rule(f"{name}: {PHASES[name][0]}")
+        for name, (code, seconds) in zip(phases, run(phases, sys.argv[2:]), strict=True):
+            failed = failed or code != 0
+            table.add_row(
+                name, PHASES[name][0], "[red]failed[/red]" if code else "[green]passed[/green]", f"{seconds:.0f}"
+            )
     console.print(table)
     return int(failed)
+
+
+def run(phases: tuple[str, ...], options: list[str]) -> list[tuple[int, float]]:
+    """Run phases at the same time; returns the exit code and the seconds of each.
+
+    What the first prints is seen at once, what another prints after all have ended: lines of two would mix.
+    """
+
+    def one(name: str, output: IO[bytes] | None) -> tuple[int, float]:
+        started = time.monotonic()
+        arguments = PHASES[name][1]
+        code = check() if arguments is None else pytest([*arguments, *options], output)
+        return code, time.monotonic() - started
+
+    with contextlib.ExitStack() as stack:
+        kept = {name: stack.enter_context(tempfile.TemporaryFile()) for name in phases[1:]}
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(len(phases)))
+        results = list(pool.map(lambda name: one(name, kept.get(name)), phases))
+        for name, output in kept.items():
+            output.seek(0)
+            print(f"\n{name}:\n{output.read().decode(errors='replace')}", flush=True)
+    return results
 
 
 def check() -> int:
@@ -83,12 +107,13 @@ def check() -> int:
     return code
 
 
-def pytest(arguments: list[str]) -> int:
+def pytest(arguments: list[str], output: IO[bytes] | None = None) -> int:
     """Run one pytest with a temporary directory on a short path, because sockets are made in it."""
     base = tempfile.mkdtemp(prefix="cdt-", dir="/tmp")
     try:
-        command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={base}/t", *arguments]
-        return subprocess.call(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        command = [sys.executable, "-m", "pytest", "-q", "--durations=20", f"--basetemp={base}/t", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.call(command, cwd=ROOT, env=environment, stdout=output, stderr=output and subprocess.STDOUT)
     finally:
         shutil.rmtree(base, ignore_errors=True)
 
