@@ -25,7 +25,7 @@ from coordd.core.ledger.words import STATES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -124,6 +124,18 @@ def test_every_test_that_is_named_exists(page: Path) -> None:
         assert path.is_file(), match.group()
         if match.group(1):
             assert f"def {match.group(1)}(" in path.read_text(), match.group()
+
+
+def test_the_mission_has_every_row_with_its_tests() -> None:
+    page = (DOCS / "mission.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| \d", line)]
+
+    assert [int(row[0]) for row in rows] == list(range(1, 42))
+    for number, _, _, state, shown in rows:
+        assert state in ("works", "partly", "not built"), number
+        tests = [match.group(1) for match in TEST.finditer(shown)]
+        assert all(tests), f"row {number} names a file, not a test"
+        assert bool(tests) == (state != "not built"), f"row {number} says {state}"
 
 
 def test_the_mutants_and_properties_of_each_rule_exist() -> None:

@@ -1,1 +1,1 @@
-"""Tests of triggers of real clusters."""
+"""Tests of what starts runs in real clusters: triggers, and the ends of other jobs."""
