@@ -85,10 +85,10 @@ def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
 
 def test_a_hook_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     body = f"trap '' TERM; sleep 1000 & echo $! > {tmp_path}/child; echo begun; wait"
-    done = called(0.7, argv=[script(tmp_path, body)])
+    done = called(4.0, argv=[script(tmp_path, body)])  # a busy machine starts a shell in less
 
     assert (done.returncode, done.stdout) == (124, b"begun\n")
-    assert b"the hook did not end within 0.7 s" in done.stderr
+    assert b"the hook did not end within 4 s" in done.stderr
     assert not is_alive(int((tmp_path / "child").read_text()))
 
 
