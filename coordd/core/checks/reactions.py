@@ -8,13 +8,14 @@ from coordd.core.checks.check import ABSTAIN, Check
 from coordd.core.checks.state import BAD
 from coordd.core.jobs.job import HOOK, Job
 
-# Characters of what a check saw in a reason: every node hears the reason in elections.
+# Characters of what a check saw in a sentence.
 SAW_MAX = 120
 
 
 def told(check: Check, state: str, text: str) -> str:
-    """A check that is bad, for people."""
-    saw = f" ({text[:SAW_MAX]})" if text else ""
+    """A check that is bad, for people. In quotes is what viewers are not shown: it may be the output of a program."""
+    shown = text[:SAW_MAX].replace('"', "'")
+    saw = f' ("{shown}")' if shown else ""
     return f"check {check.key} is {state}{saw}"
 
 
@@ -32,16 +33,18 @@ def uses(job: Job, checks: Mapping[str, Check]) -> Iterable[tuple[Check, str]]:
 
 
 def abstentions(
-    jobs: Mapping[str, Job], checks: Mapping[str, Check], states: Mapping[str, tuple[str, str]], tags: tuple[str, ...]
+    jobs: Mapping[str, Job], checks: Mapping[str, Check], states: Mapping[str, str], tags: tuple[str, ...]
 ) -> dict[str, str]:
-    """Job -> why this node does not take its runs. ``states``: by the check's key, its state and what it saw."""
+    """Job -> why this node does not take its runs. ``states``: by the check's key. Every node hears the reason in
+    elections, and everybody may read it: what the check saw is not in it.
+    """
     found = {}
     for name, job in jobs.items():
         if name.startswith(HOOK):  # hooks tell of bad checks
             continue
         for check, then in uses(job, checks):
-            state, text = states.get(check.key, ("", ""))
+            state = states.get(check.key, "")
             if then == ABSTAIN and state in BAD and check.is_for(tags):
-                found[name] = told(check, state, text)
+                found[name] = told(check, state, "")
                 break
     return found

@@ -172,7 +172,7 @@ class Checks:
                 nursery.start_soon(self._follow, check, scope)
         states = {}
         for row in self.rows():
-            states[row.check.key] = row.state, row.text
+            states[row.check.key] = row.state
             if row.check.key in mine:
                 self._tell(row)
         reasons = reactions.abstentions(node.jobs, self._checks, states, node.settings.tags)

@@ -103,15 +103,14 @@ def lines(rows: Iterable[Row]) -> list[Line]:
 
 
 def warnings(uses: Iterable[tuple[Row, str]]) -> list[str]:
-    """For `why`: a sentence for each check of a job that is not good, beside those for which a node abstains."""
+    """For `why`: a sentence for each check of a job that is not good."""
     found = []
     for row, then in uses:
         if row.state not in BAD and row.state != DEGRADED:
             continue
-        follows = {ABSTAIN: "it leaves runs to other nodes", SUSPEND: "the job is suspended when it turns bad"}
+        follows = {ABSTAIN: "this node leaves its runs to others", SUSPEND: "the job is suspended when it turns bad"}
         follow = follows.get(then, "runs start all the same") if row.state in BAD else "runs start all the same"
-        if then != ABSTAIN or row.state not in BAD:
-            found.append(f"Its {told(row.check, row.state, row.text)}: {follow}.")
+        found.append(f"Its {told(row.check, row.state, row.text)}: {follow}.")
     return found
 
 

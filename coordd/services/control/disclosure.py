@@ -109,7 +109,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
     "job-late": {"job": SHOW, "since": SHOW, "reason": SENTENCE},
     "copy-given-up": {"sink": SHOW, "name": SHOW, "tries": SHOW, "reason": REASON},
-    "check-changed": {"check": SHOW, "state": SHOW, "before": SHOW, "reason": REASON},
+    "check-changed": {"check": SHOW, "state": SHOW, "before": SHOW, "reason": HIDE},
     "cluster-ready": {"ready": SHOW, "alive": SHOW, "reason": SENTENCE},
 }
 
@@ -184,7 +184,19 @@ _JOB_SHOWN: dict[str, Shape] = {
     **{key.field: SHOW if key.public else HIDE for key in PLAIN.values()},
     **_JOB,
     **dict.fromkeys(
-        ("start", "end", "jitter_offset_s", "blackout", "retry", "fires", "breaker_rule", "children", "trigger"), SHOW
+        (
+            "start",
+            "end",
+            "jitter_offset_s",
+            "blackout",
+            "retry",
+            "fires",
+            "breaker_rule",
+            "children",
+            "trigger",
+            "check",
+        ),
+        SHOW,
     ),
     "spark": HIDE,
     "command": HIDE,

@@ -41,6 +41,7 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
             "never_on": [*job.retry.never_on_codes, *job.retry.never_on_patterns],
         },
         "breaker_rule": _breaker(job.breaker),
+        "check": [one.name for one in job.checks] + [one.check for one in job.uses],
         "trigger": [
             {"name": one.name, "kind": one.kind, "about": REDACTED if redacted else one.about} for one in job.triggers
         ],

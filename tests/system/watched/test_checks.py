@@ -55,8 +55,9 @@ def test_a_plugin_keeps_a_job_from_a_node_and_a_redis_that_stops_suspends_one() 
         until(lambda: "healthy" in [state for (name, _), state in states(two).items() if name == "store"], why="store")
 
         (cluster.path / f"{one.name}-plugin.says").write_text("2 no licence\n")
-        why = f"{one.name} abstains from its runs: check plug is unhealthy (no licence)"
+        why = f"{one.name} abstains from its runs: check plug is unhealthy. Its check plug is unhealthy"
         until(lambda: why in one.why("local"), why="it abstains")
+        assert "no licence" in one.why("local")
         assert ("plug", one.name, "unhealthy") in {(*key, state) for key, state in states(two).items()}
         run = one.call("run.trigger", job="local")["id"]
         until(lambda: one.call("run.show", id=run)["state"] == "success", why=run)
