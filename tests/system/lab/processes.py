@@ -130,14 +130,15 @@ def kill_at_once(find: Callable[[], set[int]]) -> int:
     stopped: set[int] = set()
     while fresh := sorted(find() - stopped):
         for pid in fresh:
-            _signal(pid, signal.SIGSTOP)
+            send(pid, signal.SIGSTOP)
         stopped.update(fresh)
     for pid in stopped:
-        _signal(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
     until(lambda: not [pid for pid in stopped if exists(pid)], why=f"{stopped} die")
     return len(stopped)
 
 
-def _signal(pid: int, number: int) -> None:
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process, which may be gone already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

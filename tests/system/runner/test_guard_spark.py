@@ -17,7 +17,7 @@ from coordd.config.jobfile import load_job
 from coordd.config.sections import Config
 from coordd.core.jobs.job import Job, SparkSubmit
 from system.lab.cluster import Cluster, Node, cluster_of
-from system.lab.processes import exists, until
+from system.lab.processes import exists, send, until
 from system.lab.runner_lab import world_in
 
 DOCS = Path(__file__).parents[3] / "docs/spark.md"
@@ -144,7 +144,7 @@ def freeze(node: Node) -> set[int]:
     frozen: set[int] = set()
     while more := node.family() - frozen:
         for pid in more:
-            os.kill(pid, signal.SIGSTOP)
+            send(pid, signal.SIGSTOP)
         frozen |= more
     return frozen
 
@@ -165,5 +165,5 @@ def thawed_log(node: Node, driver: int, ready: Path) -> str:
     os.kill(runner, signal.SIGCONT)
     until(lambda: "LeaseLostError" in log.read_text(), why="the runner has written the driver's last lines")
     for pid in node.family():
-        os.kill(pid, signal.SIGCONT)
+        send(pid, signal.SIGCONT)
     return log.read_text()

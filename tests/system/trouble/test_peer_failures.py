@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 
 from system.lab.cluster import Cluster, Node, cluster_of, fire_time
-from system.lab.processes import exists, until, warm_parents
+from system.lab.processes import exists, send, until, warm_parents
 
 RESTARTS = 5
 
@@ -120,15 +119,14 @@ def paused(node: Node) -> set[int]:
     stopped: set[int] = set()
     while fresh := node.family() - stopped:
         for pid in fresh:
-            os.kill(pid, signal.SIGSTOP)
+            send(pid, signal.SIGSTOP)
         stopped |= fresh
     return stopped
 
 
 def resume(pids: set[int]) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+        send(pid, signal.SIGCONT)
 
 
 def caught_before_its_action(cluster: Cluster) -> tuple[Node, str, set[int]]:
