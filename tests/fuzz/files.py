@@ -79,6 +79,10 @@ WORDS = (
 )  # fmt: skip
 
 
+# The keys that name other jobs: a job that is alone has no problem with them.
+JOINING = ("after", "trigger.jobs", "trigger.route")
+
+
 class World:
     """A directory with a good job file in it, and room for one more file."""
 
@@ -122,16 +126,20 @@ class World:
         return "accepted"
 
     def _left_alone(self, job: Job | None, problems: list[Problem]) -> None:
-        """The job in the other file is unchanged, whatever this file contains."""
+        """The job in the other file is unchanged. In addition only what joins jobs is told."""
         both = jobfile.load_jobs(self.jobs_dir, self.config)
+        told = both.problems.get("j", [])
+        joining = told[len(problems) :]
+        fits = job is not None and not any(problem.severity == "error" for problem in joining)
         check(
-            both.jobs == {"good": self.good, **({"j": job} if job else {})},
+            both.jobs == {"good": self.good, **({"j": job} if fits else {})},
             "a bad file changes another job, or half of it counts",
         )
         check(
-            both.problems == ({"j": problems} if problems else {}),
+            told[: len(problems)] == problems and both.problems.keys() <= {"j"},
             "the same file has other problems when it is read again",
         )
+        check(all(problem.key in JOINING for problem in joining), "one file more brings a problem of this file alone")
 
     def _used(self, job: Job) -> None:
         """An accepted job can be shown, packed, planned and started."""
