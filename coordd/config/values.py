@@ -116,6 +116,26 @@ def texts(value: object) -> tuple[str, ...]:
     return tuple([text(item) for item in converted(value, tuple[str, ...], "a list of texts")])
 
 
+def program(value: object) -> tuple[str, ...]:
+    """A program by its absolute path, and its arguments."""
+    words = texts(value)
+    if not words or not words[0].startswith("/"):
+        raise ValueError("expected a program with its absolute path, and its arguments")
+    return words
+
+
+def like(pattern: re.Pattern[str], expected: str) -> Reader:
+    """A reader of texts that match a pattern as a whole. ``expected``: what they are, for people."""
+
+    def read(value: object) -> str:
+        said = text(value)
+        if not pattern.fullmatch(said):
+            raise ValueError(f"expected {expected}, found {found(said)}")
+        return said
+
+    return read
+
+
 def text_table(value: object) -> dict[str, str]:
     """A table of texts; numbers and booleans become texts, as written in TOML."""
     table: dict[str, Any] = converted(value, dict[str, str | bool | int | float], "a table of texts")

@@ -212,13 +212,6 @@ def _address(value: object) -> str:
     return said
 
 
-def _argv(value: object) -> tuple[str, ...]:
-    words = values.texts(value)
-    if not words or not words[0].startswith("/"):
-        raise ValueError("expected a program with its absolute path, and its arguments")
-    return words
-
-
 def _scope(value: object) -> str:
     said = values.text(value)
     if said in (NODE, CLUSTER):
@@ -250,7 +243,7 @@ _READERS: dict[str, values.Reader] = {
     "kind": _kind,
     "url": _url,
     "address": _address,
-    "argv": _argv,
+    "argv": values.program,
     "path": values.path,
     "every": _seconds(EVERY_MIN_S, EVERY_MAX_S),
     "timeout": _seconds(TIMEOUT_MIN_S, TIMEOUT_MAX_S),

@@ -169,13 +169,6 @@ def _on(value: object) -> tuple[str, ...]:
     return words
 
 
-def _argv(value: object) -> tuple[str, ...]:
-    words = values.texts(value)
-    if not words or not words[0].startswith("/"):
-        raise ValueError("expected a program with its absolute path, and its arguments")
-    return words
-
-
 def _url(value: object) -> str:
     said = values.text(value)
     if any(character.isspace() for character in said):  # an address may be a secret, so it is not shown
@@ -198,18 +191,8 @@ def _timeout(value: object) -> str:
     return said
 
 
-def _like(pattern: re.Pattern[str], expected: str) -> values.Reader:
-    def read(value: object) -> str:
-        said = values.text(value)
-        if not pattern.fullmatch(said):
-            raise ValueError(f"expected {expected}, found {values.found(said)}")
-        return said
-
-    return read
-
-
 _READERS: dict[str, values.Reader] = {
-    "on": _on, "argv": _argv, "url": _url, "timeout": _timeout,
-    "call": _like(_CALL, "package.module:function"),
-    "name": _like(_NAME, "a letter and up to 58 of A-Z a-z 0-9 . _ -"),
+    "on": _on, "argv": values.program, "url": _url, "timeout": _timeout,
+    "call": values.like(_CALL, "package.module:function"),
+    "name": values.like(_NAME, "a letter and up to 58 of A-Z a-z 0-9 . _ -"),
 }  # fmt: skip

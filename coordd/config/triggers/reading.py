@@ -242,23 +242,6 @@ def _pattern(value: object) -> str:
     return said
 
 
-def _like(pattern: re.Pattern[str], expected: str) -> values.Reader:
-    def read(value: object) -> str:
-        said = values.text(value)
-        if not pattern.fullmatch(said):
-            raise ValueError(f"expected {expected}, found {found(said)}")
-        return said
-
-    return read
-
-
-def _argv(value: object) -> tuple[str, ...]:
-    words = values.texts(value)
-    if not words or not words[0].startswith("/"):
-        raise ValueError("expected a program with its absolute path, and its arguments")
-    return words
-
-
 def _on(value: object) -> tuple[str, ...]:
     events = (values.text(value),) if isinstance(value, str) else values.texts(value)
     if not events:
@@ -284,11 +267,11 @@ _READERS: dict[str, values.Reader] = {
     "settle": _seconds(0.0, SETTLE_MAX_S),
     "every": _seconds(EVERY_MIN_S, EVERY_MAX_S),
     "timeout": _seconds(0.1, TIMEOUT_MAX_S),
-    "argv": _argv,
-    "route": _like(_ROUTE, "a path such as /orders, of letters, digits and . _ ~ -"),
+    "argv": values.program,
+    "route": values.like(_ROUTE, "a path such as /orders, of letters, digits and . _ ~ -"),
     "secret_file": values.path,
     "auth": values.one_of(BEARER, HMAC),
-    "key_header": _like(_HEADER, "the name of a header"),
+    "key_header": values.like(_HEADER, "the name of a header"),
     "on": _on,
     "jobs": _jobs,
     "max_open": values.whole(1, OPEN_MAX),

@@ -10,9 +10,6 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import ssl
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -25,7 +22,7 @@ from coordd.ports import Ledger
 from coordd.services.guarding import answering
 from coordd.services.guarding.answering import REFUSED, Question, Said, question_of
 from coordd.services.ledger import DRIVERS, LedgerService
-from coordd.services.listening import Listening
+from coordd.services.listening import MakeTls, Serving
 
 log = structlog.get_logger("guard")
 
@@ -34,8 +31,7 @@ log = structlog.get_logger("guard")
 CONNECTIONS_MAX = 64
 PEER_CONNECTIONS_MAX = 16
 
-# Timeouts (seconds): of a handshake, of a question, of an answer that nobody reads.
-HANDSHAKE_S = 5.0
+# Timeouts (seconds): of a question, of an answer that nobody reads.
 QUESTION_S = 5.0
 SEND_S = 5.0
 
@@ -50,56 +46,16 @@ MAY_BEGIN = (OK, COMMITTED)
 # The same for a run that does not exist: a stranger learns nothing.
 NOT_PROVED = "its proof of the nonce is wrong, or the ledger has no such attempt"
 
-MakeTls = Callable[[], ssl.SSLContext]
 
-
-class GuardListener(Listening):
-    """Answers drivers. ``make_tls``: what a connection is encrypted with, read for each one; None: it is not."""
+class GuardListener(Serving):
+    """Answers drivers."""
 
     def __init__(self, address: tuple[str, int], ledger: LedgerService, make_tls: MakeTls | None = None) -> None:
-        super().__init__("guard", address, self.connected)
+        super().__init__("guard", address, CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, make_tls)
+        self.counts |= {"asked": 0, "refused": 0, "malformed": 0}
         self._ledger = ledger
-        self._make_tls = make_tls
-        self._connections: Counter[str] = Counter()  # by address
-        self.counts = {"asked": 0, "refused": 0, "turned_away": 0, "malformed": 0}
 
-    async def connected(self, stream: trio.SocketStream) -> None:
-        """Serve one connection, and close it."""
-        peer = _peer(stream)
-        if self._connections.total() >= CONNECTIONS_MAX or self._connections[peer] >= PEER_CONNECTIONS_MAX:
-            self.counts["turned_away"] += 1
-            await trio.aclose_forcefully(stream)
-            return
-        self._connections[peer] += 1
-        try:
-            async with stream:
-                await self._serve(await self._encrypted(stream))
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ssl.SSLError) as exc:
-            log.debug("guard.client_gone", reason=repr(exc))
-        except Exception:
-            # The boundary: a bug here must not end the daemon. The driver gets no answer, which is a no.
-            log.exception("guard.failed")
-        finally:
-            self._connections[peer] -= 1
-            self._connections += Counter()  # forgets addresses without a connection
-
-    async def _encrypted(self, stream: trio.abc.Stream) -> trio.abc.Stream:
-        if self._make_tls is None:
-            return stream
-        try:
-            context = self._make_tls()
-        except CoorddError as exc:
-            if self.problem != str(exc):
-                self.problem = str(exc)
-                log.error("guard.no_certificate", reason=self.problem)
-            raise trio.BrokenResourceError from exc
-        self.problem = ""
-        secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
-        with trio.fail_after(HANDSHAKE_S):
-            await secured.do_handshake()
-        return secured
-
-    async def _serve(self, stream: trio.abc.Stream) -> None:
+    async def _serve(self, stream: trio.abc.Stream, peer: str) -> None:
         challenge = os.urandom(CHALLENGE_BYTES).hex().encode()
         with trio.fail_after(SEND_S):
             await stream.send_all(GREETING + challenge + b"\n")
@@ -142,13 +98,6 @@ class GuardListener(Listening):
             about = {"run": question.run, "attempt": question.attempt, "ask": question.ask}
             log.info("guard.answered", **about, word=said.word, why=said.why or None)
         return nonce, json.dumps(told).encode()
-
-
-def _peer(stream: trio.SocketStream) -> str:
-    try:
-        return str(stream.socket.getpeername()[0])
-    except OSError:
-        return ""  # it has gone already
 
 
 def _read(line: bytes) -> tuple[bytes, bytes, Question | str]:

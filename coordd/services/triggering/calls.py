@@ -6,7 +6,6 @@ Connections, heads, bodies and each wait are bounded. What a caller has no right
 from __future__ import annotations
 
 import json
-import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from coordd.core.triggers.calls import Refusal, arrival_of, refusal
 from coordd.errors import CoorddError, RefusedError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
-from coordd.services.listening import Listening
+from coordd.services.listening import MakeTls, Serving
 from coordd.services.triggering.registering import may_start, register
 
 log = structlog.get_logger("triggers")
@@ -35,9 +34,8 @@ PEER_CONNECTIONS_MAX = 128
 # Calls on one connection.
 CALLS_MAX = 10_000
 
-# Timeouts (seconds): of a handshake, of a call until it is read, of an answer that nobody reads; and how long the rest
+# Timeouts (seconds): of a call until it is read, of an answer that nobody reads; and how long the rest
 # of a body that is too large is read, so that the caller sees the answer.
-HANDSHAKE_S = 5.0
 CALL_S = 15.0
 SEND_S = 10.0
 REST_S = 2.0
@@ -52,8 +50,6 @@ COUNTED_S = 0.2
 # When a caller should try again (seconds).
 AGAIN_S = 5
 
-MakeTls = Callable[[], ssl.SSLContext]
-
 
 class Route(NamedTuple):
     """A trigger of the kind `http`, and its job."""
@@ -62,8 +58,8 @@ class Route(NamedTuple):
     trigger: Trigger
 
 
-class Calls(Listening):
-    """Answers calls. ``make_tls``: what a connection is encrypted with, read for each one; None: it is not."""
+class Calls(Serving):
+    """Answers calls."""
 
     def __init__(
         self,
@@ -74,12 +70,10 @@ class Calls(Listening):
         make_tls: MakeTls | None = None,
     ) -> None:
         """``read_secret``: the secret in a file. Blocks; raises UnavailableError."""
-        super().__init__("triggers", address, self.connected)
+        super().__init__("triggers", address, CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, make_tls)
         self._driver = driver
         self._ledger = ledger
         self._read_secret = read_secret
-        self._make_tls = make_tls
-        self._connections: Counter[str] = Counter()  # by address
         self._secrets: dict[str, tuple[float, str]] = {}
         self._open: dict[str, tuple[float, int]] = {}  # job -> (when it was counted, its open runs)
         self._routes: tuple[str, dict[str, Route]] = ("", {})
@@ -88,41 +82,6 @@ class Calls(Listening):
         self.problems: dict[tuple[str, str], str] = {}
 
     # ---- connections
-
-    async def connected(self, stream: trio.SocketStream) -> None:
-        """Serve one connection, and close it."""
-        peer = _peer(stream)
-        if self._connections.total() >= CONNECTIONS_MAX or self._connections[peer] >= PEER_CONNECTIONS_MAX:
-            await trio.aclose_forcefully(stream)
-            return
-        self._connections[peer] += 1
-        try:
-            async with stream:
-                await self._serve(await self._encrypted(stream), peer)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, ssl.SSLError) as exc:
-            log.debug("triggers.client_gone", reason=repr(exc))
-        except Exception:
-            # The boundary: a bug here must not end the daemon. The caller has no answer, and calls again.
-            log.exception("triggers.failed")
-        finally:
-            self._connections[peer] -= 1
-            self._connections += Counter()  # forgets addresses without a connection
-
-    async def _encrypted(self, stream: trio.abc.Stream) -> trio.abc.Stream:
-        if self._make_tls is None:
-            return stream
-        try:
-            context = self._make_tls()
-        except CoorddError as exc:
-            if self.problem != str(exc):
-                self.problem = str(exc)
-                log.error("triggers.no_certificate", reason=self.problem)
-            raise trio.BrokenResourceError from exc
-        self.problem = ""
-        secured = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
-        with trio.fail_after(HANDSHAKE_S):
-            await secured.do_handshake()
-        return secured
 
     async def _serve(self, stream: trio.abc.Stream, peer: str) -> None:
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
@@ -255,13 +214,6 @@ class Calls(Listening):
 
 
 TOO_LARGE = Refusal(413, f"the body has more than {BODY_BYTES_MAX} bytes")
-
-
-def _peer(stream: trio.SocketStream) -> str:
-    try:
-        return str(stream.socket.getpeername()[0])
-    except OSError:
-        return ""  # it has gone already
 
 
 async def _next(http: h11.Connection, stream: trio.abc.Stream) -> Any:
