@@ -27,6 +27,7 @@ from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, find_java, redacted
 from coordd.adapters.triggers.files import look as look_at_files
+from coordd.adapters.triggers.queues import MessageQueues
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
 from coordd.connecting import Connections, make_mirror
@@ -132,10 +133,13 @@ def make_outlets(
     archives = Archives(builder.archives_directory, builder.archives)
     guard = make_guard(config, ledger, builder._connections)
     calls = make_calls(config, driver, ledger, builder._connections)
+    queues = MessageQueues(lambda: builder._connections.cluster)
     shutil.rmtree(builder.prepared_directory, ignore_errors=True)  # servers of a killed daemon have ended with it
     builder.pool.stopped = lambda: takes_no_runs(driver.node)
     reconciling = make_reconciling(driver, ledger, builder)
-    return Outlets(sinks, exporter, mirror, progress, reconciling, archives, builder.pool, look_at_files, guard, calls)
+    return Outlets(
+        sinks, exporter, mirror, progress, reconciling, archives, builder.pool, look_at_files, queues, guard, calls
+    )
 
 
 def _in_unit(unit: dict[str, Any] | None, program: ProgramSpec) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Request
 from coordd.core.trace import Span
 from coordd.core.triggers.files import Found
+from coordd.core.triggers.messages import Batch
 
 A = TypeVar("A", bound=Answer | OpenAnswer)
 
@@ -525,3 +526,19 @@ class Files(Protocol):
 
     def __call__(self, pattern: str) -> Listing:
         """One look. Raises UnavailableError if the directory is not there or cannot be read."""
+
+
+class MessageQueue(Protocol):
+    """A queue or a stream of messages. Each method has a time limit of its own, and raises UnavailableError."""
+
+    async def read(self, most: int) -> Batch:
+        """The messages that are not acknowledged yet: at most this number."""
+
+    async def acknowledge(self, places: Sequence[str]) -> None:
+        """The runs of these messages are recorded."""
+
+    async def put_aside(self, dead: Sequence[tuple[str, str]]) -> None:
+        """Move messages to where people find them: (place, reason)."""
+
+    async def close(self) -> None:
+        """Another node polls: give back the messages that are not acknowledged. Raises nothing."""

@@ -29,7 +29,7 @@ from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
 from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.checks import trigger_checks
-from coordd.services.triggering.service import Triggering
+from coordd.services.triggering.service import Queues, Triggering
 from coordd.services.views.troubles import Troubles
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Outlets(NamedTuple):
     archives: Archives
     pool: Pool
     files: Files
+    queues: Queues
     guard: GuardListener | None = None
     calls: Calls | None = None
 
@@ -82,7 +83,7 @@ class Observing:
         health.percents = self.progress.percents
         self.guard = outlets.guard
         self._keep_s = config.history.keep_s
-        self.triggering = Triggering(driver, ledger, outlets.files, lambda: self._keep_s, outlets.calls)
+        self.triggering = Triggering(driver, ledger, outlets.files, lambda: self._keep_s, outlets.queues, outlets.calls)
         methods.serve_triggers(self.triggering)
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None

@@ -268,6 +268,7 @@ TRIGGERS = (
     Column("NODE", text("poller")),
     Column("TAKEN", text("taken"), right=True),
     Column("WAITING", text("waiting"), right=True),
+    Column("DEAD", lambda row, _now: str(row.get("dead") or ""), right=True),
     Column("WAITS FOR", text("about")),
     Column("PROBLEM", text("problem")),
 )

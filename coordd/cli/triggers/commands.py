@@ -12,7 +12,7 @@ from coordd.cli.options import Group, asked
 
 @click.group("trigger", cls=Group)
 def trigger() -> None:
-    """What starts jobs beside their schedules: files, commands, events ([[trigger]] of job files)."""
+    """What starts jobs beside their schedules: files, commands, calls, messages, events ([[trigger]] of job files)."""
 
 
 @trigger.command("list")

@@ -27,6 +27,16 @@ def trigger_text(shown: dict[str, Any]) -> str:
                 [f"{plain(one['arrival'])}: {plain(one['reason'])}" for one in _tables(shown.get("refused_now"))]
             ),
         ),
+        ("dead", some(shown["dead"], "message") if shown.get("dead") else ""),
+        (
+            "",
+            "\n            ".join(
+                [
+                    f"{one['at']}  {plain(one['message'])}: {plain(one['reason'])}"
+                    for one in _tables(shown.get("dead_last"))
+                ]
+            ),
+        ),
     ]
     head = f"{plain(shown['job'])}/{plain(shown['name'])}, a trigger of the kind {plain(shown['kind'])}"
     return "\n".join([head, *[f"  {name:<9} {text}" for name, text in lines if text]])

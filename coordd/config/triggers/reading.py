@@ -6,14 +6,32 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-from coordd.config import values
+from coordd.config import addresses, values
 from coordd.config.hooks.events import EVENTS
 from coordd.config.values import found
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.schedule import parse_duration
-from coordd.core.jobs.trigger import BEARER, COMMAND, EVENT, FIELDS, FILE, HMAC, HTTP, KINDS, PART, WITH_BODY, Trigger
+from coordd.core.jobs.trigger import (
+    AMQP,
+    BEARER,
+    COMMAND,
+    EVENT,
+    FIELDS,
+    FILE,
+    HMAC,
+    HTTP,
+    IN_BODY,
+    KEY_BODY,
+    KEY_ID,
+    KINDS,
+    PART,
+    REDIS,
+    WITH_BODY,
+    Trigger,
+)
 
 TRIGGERS_MAX = 20
 JOBS_MAX = 100
@@ -37,6 +55,8 @@ DEAF = "this node hears no calls: [triggers] listen of coordd.toml is empty"
 _IN_BODY = re.compile(r"trigger\.body\.[^{}]{1,64}")
 _ROUTE = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
+_QUEUE = re.compile(r"[!-~]{1,200}")
+_KEY = re.compile(rf"{KEY_ID}|{KEY_BODY}|{re.escape(IN_BODY)}[^{{}}]{{1,64}}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 
 Report = Callable[[str, str], None]
@@ -94,6 +114,9 @@ class _Reading:
         if kind == COMMAND and self._job.get("run_as"):
             self.wrong("kind", "a command runs as the daemon's user: a job with run_as may not bring one")
         fields = {_FIELDS.get(key, key): value for key, value in said.items()}
+        if kind in (AMQP, REDIS):
+            fields.setdefault("every_s", QUEUE_EVERY_S)
+            self._address(fields.get("url", ""), kind)
         most = self._open(kind, said.get("max_open"))
         return None if self._failed else Trigger(**{"name": kind, **fields, "max_open": most})
 
@@ -114,6 +137,18 @@ class _Reading:
             self.wrong("jobs", f'"{said["on"][0]}" is about no job: leave jobs out')
         if job in said.get("jobs", ()):
             self.wrong("jobs", "a job cannot be started by its own runs: it would go on for ever")
+
+    def _address(self, url: str, kind: str) -> None:
+        """The password has a file of its own: job files are shown to people."""
+        try:
+            addresses.check(url, _SCHEMES[kind])
+            if urlsplit(url).password is not None:
+                raise ValueError(
+                    "expected a URL without a password: write it to a file, and name that as password_file"
+                )
+        except ValueError as exc:
+            if url:
+                self.wrong("url", str(exc))
 
     def _open(self, kind: str, said: int | None) -> int:
         """How many of its runs may be open, so that none of them is rejected."""
@@ -272,6 +307,10 @@ _READERS: dict[str, values.Reader] = {
     "secret_file": values.path,
     "auth": values.one_of(BEARER, HMAC),
     "key_header": values.like(_HEADER, "the name of a header"),
+    "url": values.text,
+    "password_file": values.path,
+    "stream": values.like(_QUEUE, "a name without spaces, of up to 200 visible ASCII characters"),
+    "key": values.like(_KEY, '"id", "body", or "body.NAME" with the name of a field'),
     "on": _on,
     "jobs": _jobs,
     "max_open": values.whole(1, OPEN_MAX),
@@ -282,7 +321,13 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     FILE: (("path",), ("settle", "every", "max_open")),
     COMMAND: (("argv",), ("timeout", "every", "max_open")),
     HTTP: (("route", "secret_file"), ("auth", "key_header", "max_open")),
+    REDIS: (("url", "stream"), ("password_file", "key", "every", "max_open")),
     EVENT: (("on",), ("jobs",)),
 }
+
+# How often a queue is looked at, unless the job file says it (seconds).
+QUEUE_EVERY_S = 1.0
+
+_SCHEMES = {AMQP: ("amqp", "amqps"), REDIS: ("redis", "rediss")}
 
 _FIELDS = {"settle": "settle_s", "every": "every_s", "timeout": "timeout_s"}

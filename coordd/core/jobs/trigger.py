@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from coordd.core.redaction import redact_text
+
 FILE, HTTP, AMQP, REDIS, SQL, COMMAND, EVENT = "file", "http", "amqp", "redis", "sql", "command", "event"
 KINDS = (FILE, HTTP, AMQP, REDIS, SQL, COMMAND, EVENT)
 
@@ -18,13 +20,18 @@ BEARER, HMAC = "bearer", "hmac"
 WITH_BODY = (HTTP, AMQP, REDIS)
 
 # One elected node looks for arrivals.
-POLLED = (FILE, SQL, COMMAND)
+POLLED = (FILE, AMQP, REDIS, SQL, COMMAND)
+
+# Which part of a message is its key: what its sender or its server calls it, all of it, or a field of its document.
+KEY_ID, KEY_BODY, IN_BODY = "id", "body", "body."
 
 # The values that an arrival of each kind has, as {trigger.NAME} in args.
 FIELDS: dict[str, tuple[str, ...]] = {
     FILE: ("key", "path", "name", "dir", "size"),
     COMMAND: ("key",),
     HTTP: ("key",),
+    AMQP: ("key",),
+    REDIS: ("key",),
     EVENT: ("key", "event", "job", "run", "state", "node"),
 }
 
@@ -37,7 +44,8 @@ class Trigger(msgspec.Struct, frozen=True):
 
     ``path``: a pattern. ``settle_s``: a file is complete if it has not changed for this long. ``on``: names of events,
     of these ``jobs`` if they are about runs. ``route``: the path of the calls. ``max_open``: arrivals wait while the
-    job has this many open runs.
+    job has this many open runs. ``url``: of the server with a ``queue`` or ``stream``, without a password. ``key``:
+    which part of a message it is known by.
     """
 
     kind: str
@@ -55,6 +63,11 @@ class Trigger(msgspec.Struct, frozen=True):
     key_header: str = "Idempotency-Key"
     every_s: float = 10.0
     max_open: int = 1
+    url: str = ""
+    password_file: str = ""
+    queue: str = ""
+    stream: str = ""
+    key: str = KEY_ID
 
     @property
     def digest(self) -> str:
@@ -68,6 +81,8 @@ class Trigger(msgspec.Struct, frozen=True):
             return ", ".join(self.on) + (f" of {', '.join(self.jobs)}" if self.jobs else "")
         if self.kind == HTTP:
             return f"POST {self.route}"
+        if self.kind in (AMQP, REDIS):
+            return f"{self.queue or self.stream} at {redact_text(self.url)}"
         return self.path or " ".join(self.argv)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 # Bytes of a document, and fields of it.
@@ -34,7 +35,7 @@ def fields_of(document: object) -> dict[str, Any]:
     return {str(name): value for name, value in document.items()}
 
 
-def values_of(fields: dict[str, Any]) -> dict[str, str]:
+def values_of(fields: Mapping[str, Any]) -> dict[str, str]:
     """For {trigger.body.NAME}: texts, numbers and booleans. Other fields have no value that a run could get."""
     return {
         f"body.{name}": str(value).lower() if isinstance(value, bool) else str(value)

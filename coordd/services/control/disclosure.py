@@ -205,7 +205,20 @@ _LEDGER = dict.fromkeys(("url", "state", "error", "recovering_s", "identity", "p
 
 _TRIGGER: dict[str, Shape] = {
     **dict.fromkeys(
-        ("job", "name", "kind", "state", "poller", "every_s", "max_open", "looked_at", "waiting", "taken", "refused"),
+        (
+            "job",
+            "name",
+            "kind",
+            "state",
+            "poller",
+            "every_s",
+            "max_open",
+            "looked_at",
+            "waiting",
+            "dead",
+            "taken",
+            "refused",
+        ),
         SHOW,
     ),
     "about": HIDE,
@@ -307,6 +320,7 @@ METHODS: dict[str, Shape] = {
         "args": HIDE,
         "waiting_first": HIDE,
         "refused_now": HIDE,
+        "dead_last": [{"message": HIDE, "reason": HIDE, "at": SHOW}],
         "taken_last": [{"arrival": HIDE, "run": SHOW, "at": SHOW}],
     },
     "breaker.list": [

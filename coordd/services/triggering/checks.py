@@ -17,6 +17,16 @@ def trigger_checks(triggering: Triggering) -> list[Check]:
         for one in polled
         if one.problem
     ][:NAMED_MAX]
+    told += [
+        check(
+            f"dead messages of {one.job}/{one.trigger.name}",
+            WARN,
+            f"{one.last.dead} messages could start nothing",
+            "coordctl trigger show; see docs/runbook.md",
+        )
+        for one in polled
+        if one.last.dead
+    ][:NAMED_MAX]
     if (calls := triggering.calls) is not None:
         problem = calls.problem or "; ".join(sorted(set(calls.problems.values())))
         text = (
@@ -25,7 +35,7 @@ def trigger_checks(triggering: Triggering) -> list[Check]:
         )
         told.append(check("trigger listener", WARN if problem else OK, text, "callers try other nodes; see [triggers]"))
     if triggering.watched:
-        waiting = sum(len(one.taker.waiting) for one in polled)
+        waiting = sum(one.waiting for one in polled)
         text = f"{len(polled)} of {len(triggering.watched)} are polled by this node; {waiting} arrivals wait"
         told.append(check("triggers", OK, text, "coordctl trigger list"))
     return told

@@ -7,7 +7,7 @@ from typing import Any
 
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
-from coordd.core.jobs.trigger import EVENT, HTTP, POLLED, Trigger
+from coordd.core.jobs.trigger import AMQP, EVENT, HTTP, POLLED, REDIS, Trigger
 from coordd.core.names import host_of
 from coordd.core.triggers.polling import subject
 from coordd.errors import RefusedError, UnavailableError
@@ -60,7 +60,8 @@ class TriggerMethods(RevisionMethods):
         view["args"] = dict(trigger.args)
         view["waiting_first"] = told.get("waiting_first")
         view["refused_now"] = told.get("refused_now")
-        view["taken_last"] = [{**one, "at": instant(one["at"])} for one in told.get("taken_last") or []]
+        for name in ("dead_last", "taken_last"):
+            view[name] = [{**one, "at": instant(one["at"])} for one in told.get(name) or []]
         return view
 
     def _triggered(self) -> list[Job]:
@@ -130,6 +131,7 @@ class TriggerMethods(RevisionMethods):
             "max_open": trigger.max_open if trigger.kind != EVENT else None,
             "looked_at": instant(told["looked_at"]) if told.get("looked_at") else None,
             "waiting": told.get("waiting"),
+            "dead": told.get("dead") if trigger.kind in (AMQP, REDIS) else None,
             "taken": told.get("taken"),
             "refused": told.get("refused"),
             "problem": told.get("problem") or None,

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 import trio
 
 from coordd.core.jobs.job import Job
-from coordd.core.jobs.trigger import POLLED, Trigger
+from coordd.core.jobs.trigger import AMQP, FILE, POLLED, REDIS, Trigger
 from coordd.core.triggers.polling import subject
 from coordd.core.visible import visible
 from coordd.errors import CoorddError
-from coordd.ports import Files
+from coordd.ports import Files, MessageQueue
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.polling import Polling
-from coordd.services.triggering.sources import Look, source_of
+from coordd.services.triggering.queues import QueueSource
+from coordd.services.triggering.sources import CommandSource, FileSource, Look, Source
 from coordd.services.triggering.taking import SHOWN_MAX, Taker
 
 log = structlog.get_logger("triggers")
@@ -29,6 +30,19 @@ SOON_S = 1.0
 
 # A failed look keeps a node from the next elections for this long (seconds).
 FAILED_S = 150.0
+
+# How long (seconds) a source may take to give back what it holds.
+CLOSE_S = 2.0
+
+
+class Queues(Protocol):
+    """Where messages come from."""
+
+    async def run(self) -> None:
+        """Serve for ever."""
+
+    def open(self, job: str, trigger: Trigger) -> MessageQueue:
+        """The queue or the stream of a trigger. It connects when it is read."""
 
 
 class Watched:
@@ -42,6 +56,7 @@ class Watched:
         self.scope = trio.CancelScope()
         self.looked_at = 0.0  # Unix seconds; 0.0: not yet
         self.problem = ""
+        self.last = Look([], [])
         self.failed_at = float("-inf")  # CLOCK_BOOTTIME
         self._driver = driver
         self._polling = polling
@@ -51,31 +66,42 @@ class Watched:
         """True if this node does."""
         return self._polling.poller(self.subject) == self._driver.node.full_hostname
 
-    async def run(self, source: Any) -> None:
+    async def run(self, source: Source) -> None:
         """Look for ever, whenever this node polls."""
-        with self.scope:
-            polled, next_at = False, 0.0
-            while True:
-                job = self._driver.node.jobs.get(self.job)
-                if job is not None:
-                    failed = boottime() - self.failed_at < FAILED_S
-                    polls = self._polling.look(self.subject, job, failed=failed)
-                    if polls and not polled:
-                        log.info("trigger.polls", job=self.job, trigger=self.trigger.name)
-                        next_at = 0.0
-                    elif polled and not polls:
-                        self.taker.forget()
-                    polled = polls
-                    if polls and boottime() >= next_at:
-                        next_at = boottime() + await self._look(source)
-                await trio.sleep(TURN_S)
+        try:
+            with self.scope:
+                await self._look_on(source)
+        finally:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await source.close()
 
-    async def _look(self, source: Any) -> float:
+    async def _look_on(self, source: Source) -> None:
+        """Until the trigger is gone."""
+        polled, next_at = False, 0.0
+        while True:
+            job = self._driver.node.jobs.get(self.job)
+            if job is not None:
+                failed = boottime() - self.failed_at < FAILED_S
+                polls = self._polling.look(self.subject, job, failed=failed)
+                if polls and not polled:
+                    log.info("trigger.polls", job=self.job, trigger=self.trigger.name)
+                    next_at = 0.0
+                elif polled and not polls:
+                    self.taker.forget()
+                    self.last = Look([], [])
+                    await source.close()
+                polled = polls
+                if polls and boottime() >= next_at:
+                    next_at = boottime() + await self._look(source)
+            await trio.sleep(TURN_S)
+
+    async def _look(self, source: Source) -> float:
         """One look. Returns the pause before the next one (seconds)."""
         every_s = self.trigger.every_s
         try:
-            look: Look = await source.look()
+            self.last = look = await source.look(self.taker.room)
             more = await self.taker.take(look.arrivals, look.refused)
+            more = await source.settle(self.taker.recorded, self.taker.impossible) or more
         except CoorddError as exc:
             self._failed(str(exc))
             return every_s
@@ -85,7 +111,7 @@ class Watched:
         self.problem = look.problem
         if more:
             return 0.0
-        return min(every_s, SOON_S) if look.soon or self.taker.waiting else every_s
+        return min(every_s, SOON_S) if look.soon or self.waiting else every_s
 
     def _failed(self, why: str) -> None:
         self.failed_at = boottime()
@@ -94,6 +120,11 @@ class Watched:
             log.warning("trigger.look_failed", job=self.job, trigger=self.trigger.name, reason=why)
         self.problem = why
 
+    @property
+    def waiting(self) -> int:
+        """Arrivals that wait, here and where they come from."""
+        return len(self.taker.waiting) + self.last.behind
+
     def summary(self) -> dict[str, Any]:
         """What the node that polls tells of it."""
         taker = self.taker
@@ -101,7 +132,8 @@ class Watched:
             "job": self.job,
             "name": self.trigger.name,
             "looked_at": self.looked_at,
-            "waiting": len(taker.waiting),
+            "waiting": self.waiting,
+            "dead": self.last.dead,
             "taken": taker.counts["taken"],
             "refused": taker.counts["refused"],
             "problem": self.problem[:500],
@@ -116,6 +148,10 @@ class Watched:
             "refused_now": [
                 {"arrival": visible(what)[:300], "reason": why} for what, why in list(taker.refused.items())[:SHOWN_MAX]
             ],
+            "dead_last": [
+                {"at": one.at, "message": visible(one.ident)[:100], "reason": visible(one.reason)[:300]}
+                for one in self.last.dead_last
+            ],
             "taken_last": [dict(one) for one in reversed(taker.recent)],
         }
 
@@ -129,6 +165,7 @@ class Triggering:
         ledger: LedgerService,
         files: Files,
         keep_s: Callable[[], float],
+        queues: Queues,
         calls: Calls | None = None,
     ) -> None:
         """``keep_s``: how long the ledger remembers runs. ``calls``: the listener for HTTP calls, if there is one."""
@@ -136,6 +173,7 @@ class Triggering:
         self._ledger = ledger
         self._files = files
         self._keep_s = keep_s
+        self._queues = queues
         self.calls = calls
         self._digest = ""
         self.polling = Polling(driver)
@@ -144,6 +182,7 @@ class Triggering:
     async def run(self) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._queues.run)
             if self.calls is not None:
                 nursery.start_soon(self.calls.run)
             while True:
@@ -163,7 +202,14 @@ class Triggering:
         for of, (job, trigger) in wanted.items():
             if of not in self.watched:
                 watched = self.watched[of] = Watched(job.name, trigger, self._driver, self._ledger, self.polling)
-                nursery.start_soon(watched.run, source_of(trigger, self._files, self._keep_s))
+                nursery.start_soon(watched.run, self._source(job, trigger))
+
+    def _source(self, job: Job, trigger: Trigger) -> Source:
+        if trigger.kind == FILE:
+            return FileSource(trigger, self._files, self._keep_s)
+        if trigger.kind in (AMQP, REDIS):
+            return QueueSource(trigger, self._queues.open(job.name, trigger))
+        return CommandSource(trigger)
 
     def own(self, job: str, name: str) -> Watched | None:
         """The trigger, if this node polls it."""
@@ -173,7 +219,7 @@ class Triggering:
     def counted(self) -> dict[str, tuple[int, int, bool]]:
         """For metrics: taken, waiting, and whether it works, of what this node polls or answers."""
         found = {
-            f"{one.job}/{one.trigger.name}": (one.taker.counts["taken"], len(one.taker.waiting), not one.problem)
+            f"{one.job}/{one.trigger.name}": (one.taker.counts["taken"], one.waiting, not one.problem)
             for one in self.polled()
         }
         if self.calls is not None:
@@ -188,7 +234,7 @@ class Triggering:
         polled = self.polled()
         return {
             "polled": len(polled),
-            "waiting": sum(len(one.taker.waiting) for one in polled),
+            "waiting": sum(one.waiting for one in polled),
             "failing": sorted(name for name, (_, _, works) in self.counted().items() if not works),
             "routes": len(self.calls.routes()) if self.calls is not None else 0,
         }

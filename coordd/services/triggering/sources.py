@@ -7,15 +7,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import trio
 
 from coordd.core.jobs.arguments import control_character
-from coordd.core.jobs.trigger import COMMAND, FILE, Trigger
+from coordd.core.jobs.trigger import Trigger
 from coordd.core.triggers.arrivals import Arrival
 from coordd.core.triggers.files import Found, Looks
+from coordd.core.triggers.messages import Dead
 from coordd.core.visible import visible
 from coordd.errors import UnavailableError
 from coordd.ports import Files
@@ -40,22 +41,43 @@ MARGIN_S = 86_400.0
 class Look(NamedTuple):
     """``arrivals``: all that are there now, oldest first. ``refused``: (arrival, why it can start nothing).
     ``soon``: the next look may find more than this one, without a new arrival. ``problem``: what a person should know.
+    ``behind``: arrivals that wait elsewhere, and are not among these. ``dead``: messages that were put aside, and the
+    last ones of them.
     """
 
     arrivals: list[Arrival]
     refused: list[tuple[str, str]]
     soon: bool = False
     problem: str = ""
+    behind: int = 0
+    dead: int = 0
+    dead_last: tuple[Dead, ...] = ()
 
 
-class Source(Protocol):
+Room = Callable[[], Awaitable[int]]
+
+
+class Source:
     """What a poller looks at."""
 
-    async def look(self) -> Look:
-        """All arrivals that are there now. Raises UnavailableError."""
+    async def look(self, room: Room) -> Look:
+        """The arrivals that are there now. ``room``: how many may be taken; it asks the ledger.
+
+        Raises UnavailableError.
+        """
+        raise NotImplementedError
+
+    async def settle(self, recorded: Collection[str], impossible: Mapping[str, str]) -> bool:
+        """After a look: the keys of arrivals whose runs are in the ledger, and of those that can start none, with the
+        reason. True if another look would find more at once. Raises UnavailableError.
+        """
+        return False
+
+    async def close(self) -> None:
+        """Another node looks now. Raises nothing."""
 
 
-class FileSource:
+class FileSource(Source):
     """Files that match a pattern."""
 
     def __init__(self, trigger: Trigger, files: Files, keep_s: Callable[[], float]) -> None:
@@ -66,7 +88,7 @@ class FileSource:
         self._looks = Looks(trigger.settle_s)
         self._thread = trio.CapacityLimiter(1)
 
-    async def look(self) -> Look:
+    async def look(self, _room: Room | None = None) -> Look:
         with trio.move_on_after(LOOK_S):
             listing = await trio.to_thread.run_sync(
                 self._files, self._trigger.path, limiter=self._thread, abandon_on_cancel=True
@@ -84,13 +106,13 @@ class FileSource:
         return Look(arrivals, refused, soon=bool(self._looks.unsettled), problem=problem)
 
 
-class CommandSource:
+class CommandSource(Source):
     """A command that prints one id a line; each id is one arrival."""
 
     def __init__(self, trigger: Trigger) -> None:
         self._trigger = trigger
 
-    async def look(self) -> Look:
+    async def look(self, _room: Room | None = None) -> Look:
         with trio.move_on_after(self._trigger.timeout_s):
             return self._read(await self._printed())
         raise UnavailableError(f"{self._trigger.argv[0]} did not end within {self._trigger.timeout_s:g} s")
@@ -161,11 +183,3 @@ async def _end(process: trio.Process) -> None:
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 await stream.aclose()
-
-
-def source_of(trigger: Trigger, files: Files, keep_s: Callable[[], float]) -> Source:
-    """The source of a trigger that is polled."""
-    if trigger.kind == FILE:
-        return FileSource(trigger, files, keep_s)
-    assert trigger.kind == COMMAND, trigger.kind
-    return CommandSource(trigger)

@@ -44,7 +44,10 @@ class Taker:
         self.trigger = trigger
         self._driver = driver
         self._ledger = ledger
-        # Keys of present arrivals whose runs the ledger has, or that can start none.
+        # Keys of present arrivals: those whose runs the ledger has, and those that can start none, with the reason.
+        self.recorded: set[str] = set()
+        self.impossible: dict[str, str] = {}
+        # Those whose runs are recorded, perhaps only on this node's disk, and those that can start none.
         self._consumed: set[str] = set()
         self.waiting: list[Arrival] = []
         self.refused: dict[str, str] = {}  # of the last look: arrival -> why it can start no run
@@ -54,6 +57,8 @@ class Taker:
     def forget(self) -> None:
         """Another node looks now: what is known here may be old."""
         self._consumed.clear()
+        self.recorded.clear()
+        self.impossible.clear()
         self.waiting, self.refused = [], {}
 
     async def take(self, arrivals: Sequence[Arrival], refused: Sequence[tuple[str, str]] = ()) -> bool:
@@ -63,16 +68,17 @@ class Taker:
         """
         present = {arrival.key for arrival in arrivals}
         self._consumed &= present
+        self.recorded &= present
+        self.impossible = {key: why for key, why in self.impossible.items() if key in present}
         self._refused({**self._impossible(arrivals), **dict(refused[:SHOWN_MAX])})
-        await self._look_up(unknown(arrivals, self._consumed, LOOKED_UP_MAX))
-        job = self._driver.node.jobs.get(self.job)
-        if job is None or may_start(self._driver, job):
-            self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
-            return False
+        await self._look_up(unknown(arrivals, self.recorded | self.impossible.keys(), LOOKED_UP_MAX))
         if present <= self._consumed:
             self.waiting = []
             return False
-        room = self.trigger.max_open - await self._open_runs()
+        room, job = await self.room(), self._driver.node.jobs.get(self.job)
+        if job is None:
+            self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
+            return False
         chosen = choose(arrivals, self._consumed, room, TAKEN_MAX)
         self.waiting = chosen.taken + chosen.waiting
         for some in _parts(chosen.taken, AT_A_TIME):
@@ -93,7 +99,15 @@ class Taker:
             def read(ledger: Ledger, some: Sequence[Arrival] = some) -> list[str]:
                 return [one.key for one in some if ledger.run(run_of(self.job, self.trigger.name, one.key)) is not None]
 
-            self._consumed.update(await self._ledger.query(read))
+            self.recorded.update(found := await self._ledger.query(read))
+            self._consumed.update(found)
+
+    async def room(self) -> int:
+        """How many arrivals may be taken now. Raises UnavailableError."""
+        job = self._driver.node.jobs.get(self.job)
+        if job is None or may_start(self._driver, job):
+            return 0
+        return max(0, self.trigger.max_open - await self._open_runs())
 
     async def _open_runs(self) -> int:
         """How many runs of the job are open, up to the limit."""
@@ -110,12 +124,15 @@ class Taker:
             reply = await register(self._driver, job, self.trigger, arrival)
         except RefusedError as exc:
             self._refused({**self.refused, arrival.shown: str(exc)})
+            self.impossible[arrival.key] = str(exc)
             self._consumed.add(arrival.key)
             return
         if reply.kind not in ("", "conflict"):  # conflict: it was taken under an earlier definition
             return
         self._consumed.add(arrival.key)
         if not reply.kind:
+            if reply.result["durable"] == "ledger":
+                self.recorded.add(arrival.key)
             self.counts["taken"] += 1
             run = run_of(self.job, self.trigger.name, arrival.key)
             self.recent.append({"arrival": visible(arrival.shown), "run": run, "at": self._driver.now().wall})

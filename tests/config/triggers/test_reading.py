@@ -14,6 +14,7 @@ from coordd.core.jobs.trigger import Trigger
 COMMAND = '[command]\nargv = ["/bin/true", "{file}"]\n'
 FILE = '[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n'
 HTTP = '[[trigger]]\nkind = "http"\nroute = "/orders"\nsecret_file = "/etc/coordd/orders"\n'
+REDIS = '[[trigger]]\nkind = "redis"\nurl = "redis://h:6379/0"\nstream = "orders"\n'
 HEAD = 'params = { file = "" }\n'
 
 
@@ -80,6 +81,12 @@ BAD = [
     ("route", HTTP.replace("/orders", "/a?b"), "a path such as /orders"),
     ("auth", HTTP + 'auth = "basic"\n', "expected one of bearer, hmac"),
     ("args", HTTP + 'args = { file = "{trigger.body}" }\n', "is not a value of this kind of trigger"),
+    ("stream", '[[trigger]]\nkind = "redis"\nurl = "redis://h"\n', "expected stream"),
+    ("url", REDIS.replace("redis://h:6379/0", "http://h"), "expected a URL that starts with one of redis, rediss"),
+    ("url", REDIS.replace("//h", "//u:s3cret@h"), "expected a URL without a password"),
+    ("stream", REDIS.replace("orders", "or ders"), "a name without spaces"),
+    ("key", REDIS + 'key = "message"\n', '"id", "body", or "body.NAME"'),
+    ("args", REDIS + 'args = { file = "{trigger.path}" }\n', "is not a value of this kind of trigger"),
     ("on", '[[trigger]]\nkind = "event"\non = "run.sucess"\njobs = ["a"]\n', 'did you mean "run.success"?'),
     ("jobs", '[[trigger]]\nkind = "event"\non = "run.success"\n', "is about runs of jobs"),
     ("jobs", '[[trigger]]\nkind = "event"\non = "node.lost"\njobs = ["a"]\n', "is about no job"),
@@ -143,3 +150,17 @@ def test_a_job_that_this_node_does_not_have_is_a_warning(tmp_path: Path) -> None
     (problem,) = found.problems["b"]
     assert (problem.severity, problem.key) == ("warning", "trigger.jobs")
     assert 'there is no job "sale" here; did you mean "sales"?' in problem.message
+
+
+def test_a_stream_is_looked_at_each_second_and_its_fields_are_values(tmp_path: Path) -> None:
+    text = 'overlap = "allow"\n' + HEAD + COMMAND + REDIS + 'args = { file = "{trigger.body.what}" }\nkey = "body.id"\n'
+    found = loaded(tmp_path, j=text + 'password_file = "/etc/coordd/redis.password"\n')
+
+    assert found.problems == {}
+    (trigger,) = found.jobs["j"].triggers
+    assert trigger == Trigger(
+        kind="redis", name="redis", url="redis://h:6379/0", stream="orders", key="body.id", every_s=1.0, max_open=100,
+        password_file="/etc/coordd/redis.password",  # noqa: S106  # no secret
+        args={"file": "{trigger.body.what}"},
+    )  # fmt: skip
+    assert trigger.about == "orders at redis://h:6379/0"

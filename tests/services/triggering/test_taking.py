@@ -27,6 +27,7 @@ class Machine:
         self.rows: dict[str, str] = {}  # run -> state
         self.down = False
         self.refuses = ""
+        self.durable = "ledger"
         self.triggered: list[Registration] = []
         of = job("j", triggers=(trigger,), params={"file": ""}, overlap="allow")
         self.node = SimpleNamespace(
@@ -54,7 +55,7 @@ class Machine:
         if self.refuses:
             return Reply(1, {}, self.refuses, "no")
         self.rows.setdefault(of.run, "pending")
-        return Reply(1, {"id": of.run, "durable": "ledger"})
+        return Reply(1, {"id": of.run, "durable": self.durable})
 
     def take(self, *keys: str) -> bool:
         return trio.run(self.taker.take, [Arrival(key, {"key": key}) for key in keys])
