@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from coordd.core.context import Context
+from coordd.core.election import Election
 from coordd.core.jobs.job import HOOK, Job, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger import words
@@ -54,6 +55,9 @@ NO_BUDGET = "no budget"
 BUDGET = "budget"
 
 
+# Why a node waits although its turn has come.
+FAILED_HERE = "the attempt before failed here: the other nodes go first"
+
 # A run's place among those that wait: priority, what the strategy says, fire time, name.
 Order = tuple[float, float, float, str]
 
@@ -73,6 +77,7 @@ class Pursuit:
         "late_at",
         "limited",
         "nonce",
+        "others_until",
         "owner",
         "phase",
         "rank",
@@ -106,6 +111,7 @@ class Pursuit:
         self.yields_until = float("inf")  # how long it lets that run go first; inf: it does not
         self.absent_until = 0.0  # it did not take a slot that was free: nobody lets it go first until then
         self.limited = False  # the last answer was: not while others run
+        self.others_until = 0.0  # the attempt before failed here: until then (mono) it is left to the other nodes
         self.owner = ""
         self.watch: LeaseWatch | None = None
         self.why = ""
@@ -173,6 +179,28 @@ class Phases:
         pursuit.nonce = ""
         pursuit.at = now.mono + in_s
         self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
+
+    def _leave_to_others(self, pursuit: Pursuit, election: Election, failed: bool) -> None:
+        """The attempt before ``failed`` here: until when does this node let those that stand ask first?
+
+        They may decide later than this node: one that does not know yet that a third node is lost waits for that node's
+        statement until its timeout. Then each has its delay; one more is for the message that opened it there.
+        """
+        ctx, succession = self._ctx, election.succession or ()
+        others = set(succession) - {ctx.full_hostname}
+        decided_s = ctx.settings.election_timeout_s + (1 + len(succession)) * ctx.stagger_s
+        pursuit.others_until = election.opened_at + decided_s if failed and others else 0.0
+
+    def _lets_others_first(self, pursuit: Pursuit, now: Now) -> bool:
+        """True if the other nodes may still ask for what has just failed here: then it is put off until they have."""
+        in_s = pursuit.others_until - now.mono
+        if in_s <= 0:
+            return False
+        if pursuit.phase == WAITING:
+            self._wait(pursuit, now, in_s)
+        else:
+            self._again(pursuit, in_s, FAILED_HERE, now)
+        return True
 
     def _aside(self, pursuit: Pursuit, job: Job, now: Now) -> str:
         """Why this node leaves it to the others for now, because its runs fail (elsewhere.py); "" if it does not."""
@@ -431,7 +459,7 @@ class Line(Phases):
         for other in look.short:
             if self._order(other) >= mine:
                 return
-            if other.slots == BUDGET and other.phase == WAITING:
+            if other.slots == BUDGET and other.phase == WAITING and now.mono >= other.others_until:
                 yield other
 
     def _waits_for_budget(self, pursuit: Pursuit, short: bool) -> None:

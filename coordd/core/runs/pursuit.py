@@ -124,6 +124,7 @@ class Pursuits(Line):
             return
         ctx = self._ctx
         pursuit.rank, pursuit.alone = election.rank(ctx.full_hostname), not election.succession
+        self._leave_to_others(pursuit, election, bool(self.endings.elsewhere.load(action)))
         if pursuit.rank is None:
             mine = election.statements.get(ctx.full_hostname)
             pursuit.why = f"this node abstained: {mine.abstains}" if mine else "this node made no statement in time"
@@ -187,7 +188,7 @@ class Pursuits(Line):
 
     def slot_freed(self, now: Now) -> None:
         """A run has ended here: start the next one that only waited for the budget."""
-        waiting = [p for p in self.pursuits.values() if p.phase == WAITING]
+        waiting = [p for p in self.pursuits.values() if p.phase == WAITING and now.mono >= p.others_until]
         if not waiting:
             return
         waiting.sort(key=self._order)
@@ -357,6 +358,8 @@ class Pursuits(Line):
         job = self._definition(pursuit)
         if job is None:
             del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
+            return
+        if self._lets_others_first(pursuit, now):
             return
         if self._is_full(pursuit, job, now):
             self._see_to_a_row(pursuit, job, now)

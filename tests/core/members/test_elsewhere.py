@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support.small_cluster import Cluster, Lone, asked_for, job
+from support.small_cluster import SETTINGS, Cluster, Lone, asked_for, job, open_run
 
 from coordd.core.jobs.job import Job, Retry
+from coordd.core.ledger.words import RETRY
 from coordd.core.members.elsewhere import ASIDE_MAX_S, ASIDE_S, FORGIVEN_S, STRIKES
+from coordd.core.runs.pursued import WAITING
 from coordd.core.wire.events import (
     Action,
     Candidacy,
@@ -20,6 +22,7 @@ from coordd.core.wire.events import (
     WorkerElectAck,
     WorkerHeartbeat,
 )
+from core.runs.claims import hears_an_elect, out, pursued
 
 JOBS = [job(name, retry=Retry(attempts=3, delay_s=1.0), overlap="allow") for name in ("sales", "at-a", "at-b", "at-c")]
 ANNOUNCED_S = 3 * 2.0
@@ -247,3 +250,68 @@ def test_a_node_that_has_announced_it_counts_if_its_hostname_is_lower() -> None:
                 lone.hear(peer, WorkerHeartbeat(state="ready", failing=failing, clock=next(_numbers) + 100))
         lone.wait(2.0)
         assert bool(lone.node.ctx.aside) == wanted, (lower, higher)
+
+
+# ---- when the node that failed asks for the retry
+
+RETRIED = "sales#1"
+
+
+def failed_here(*, full: bool = False) -> Lone:
+    """Attempt 0 has just failed here. ``full``: other runs have taken all the budget of this node since."""
+    lone = Lone(job(retry=JOBS[0].retry, overlap="allow"), peers=("b.1",)).ready()
+    ends(lone, TaskFailed, RETRIED, "a.1", 5)
+    for number in range(SETTINGS.budget_client if full else 0):
+        lone.node.pursuits.started(f"sales#long{number}", 0, number, waits=False)
+    return lone
+
+
+def turn_s(lone: Lone, standing: int) -> float:
+    """The others may decide at their timeout; then each that stands has its delay, and the opening took one."""
+    return SETTINGS.election_timeout_s + (1 + standing) * lone.node.ctx.stagger_s
+
+
+def is_asked_for_after(lone: Lone, seconds: float) -> None:
+    lone.wait(seconds - 0.001)
+    assert not out(lone, RETRIED)
+    lone.wait(0.002)
+    assert out(lone, RETRIED)
+
+
+def test_the_node_that_failed_waits_until_each_other_has_decided() -> None:
+    """b may wait for the statement of a node that is lost, which this node knows already."""
+    lone = failed_here()
+    hears_an_elect(lone, RETRIED, attempt=1)
+    assert pursued(lone, RETRIED).rank == 1
+    is_asked_for_after(lone, turn_s(lone, standing=2))
+
+
+def test_it_waits_too_when_a_hash_says_that_it_is_the_first() -> None:
+    """Without a bus no node knows what failed on another."""
+    lone = failed_here()
+    lone.do(lone.node.bus_changed, False)
+    lone.sweep(open_run(RETRIED, RETRY, attempt=1))
+    is_asked_for_after(lone, turn_s(lone, standing=2))
+
+
+def test_budget_that_becomes_free_does_not_bring_its_turn_forward() -> None:
+    lone = failed_here(full=True)
+    hears_an_elect(lone, RETRIED, attempt=1)
+    hears_an_elect(lone, "sales#2")
+    for run in (RETRIED, "sales#2"):
+        assert pursued(lone, run).phase == WAITING
+    lone.do(lone.node.pursuits.gone, "sales#long0", 0)
+    assert out(lone, "sales#2")  # which failed nowhere: it has the free place
+    lone.do(lone.node.pursuits.gone, "sales#long1", 1)
+    is_asked_for_after(lone, turn_s(lone, standing=1))
+
+
+def test_it_waits_for_no_other_where_no_other_stands() -> None:
+    lone = failed_here(full=True)
+    action = Action("sales", RETRIED, 1, digest="d1")
+    busy = Candidacy(0, 5, "b.1", "no budget")
+    said = WorkerElect(id=f"{RETRIED}/1", topic="command", candidacy=busy, view=("a.1", "b.1"), action=action)
+    lone.hear("b.1", said)
+    assert pursued(lone, RETRIED).phase == WAITING
+    lone.do(lone.node.pursuits.gone, "sales#long0", 0)
+    assert out(lone, RETRIED)

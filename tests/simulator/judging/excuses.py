@@ -137,7 +137,7 @@ OUTRUN = Excuse(
     "a retry came back to its node",
     ANY,
     20,
-    "the order is a delay: that node was the last in it, and each other one was slower, or was not given its statement",
+    "it lets the others ask first, for the timeout of an election: the clock of each was slower by more than that",
 )
 
 EXCUSES = (

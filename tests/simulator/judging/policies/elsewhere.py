@@ -3,10 +3,10 @@ aside, and never more than (N - 1)/2 of N nodes do.
 
 Both are judged once all is calm. The judge counts failures and successes itself, from what the ledger was told. TE: in
 each order that a node decides, the one that failed is the last. It starts the retry where no other node can take it. It
-may also ask first: the order is a delay, and a clock that is faster by 1 % ends a pause sooner. That is excused only if
-the clock of each other node was slower by more than the order delays, or that node was not given the statement of the
-one that failed. TA is judged for nodes that began to fail when all was calm: what is known of earlier failures depends
-on the messages that were lost.
+leaves the retry to those that stand until their elections have timed out. So it asks later than each of them, whatever
+they wait for. It may still ask first: a clock that is faster by 1 % ends a pause sooner. That is excused only if the
+clock of each other node was slower by more than that timeout. TA is judged for nodes that began to fail when all was
+calm: what is known of earlier failures depends on the messages that were lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from coordd.core.context import STAGGER_MIN_S
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import FAILURE, GRANTED, RECEIVED, RETRY, STARTED, SUCCESS
 from simulator.judging.excuses import OUTRUN
@@ -117,7 +116,7 @@ class Elsewhere:
             self.judged += 1
             if over[0] == node and others & over[2]:
                 verdict = f"TE {row.run}/{row.attempt} is on {node} again, and {sorted(others & over[2])} could take it"
-                if not self._was_outrun(node, row, others & over[2], self.world.now - over[1]):
+                if not self._was_outrun(node, others & over[2], self.world.now - over[1]):
                     self.world.violate(verdict)
                 if not self.outrun:  # the same two nodes meet again and again: it counts once in a world
                     self.world.judge.excuse(OUTRUN, verdict)
@@ -129,16 +128,10 @@ class Elsewhere:
                 f"and {sorted(others & could)} could take it"
             )
 
-    def _was_outrun(self, node: str, row: Row, others: set[int], waited_s: float) -> bool:
-        """True if each other node was slower: its clock has measured less of the pause, or it knew no order, as it had
-        not been given that node's statement.
-        """
-        rate = self.world.host(machine_of(node)).rate
-        for host in map(self.world.host, others):
-            told = host.daemon is not None and (f"{row.run}/{row.attempt}", node) in host.daemon.stated
-            if told and (rate - host.rate) * waited_s < STAGGER_MIN_S:
-                return False
-        return True
+    def _was_outrun(self, node: str, others: set[int], waited_s: float) -> bool:
+        """True if each other node was slower: its clock has measured less of the pause, by more than it was given."""
+        rate, given_s = self.world.host(machine_of(node)).rate, SETTINGS.election_timeout_s
+        return all((rate - host.rate) * waited_s > given_s for host in map(self.world.host, others))
 
     def decided(self, election: Election) -> None:
         """TE: in the order that a node has decided, the one that failed comes last."""
