@@ -32,7 +32,6 @@ from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
 from coordd.config.for_core import needs_restart, settings_of
-from coordd.config.hooks.hook import jobs_of
 from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config
 from coordd.config.settings import load
@@ -446,7 +445,7 @@ class Daemon:
 
     def _take_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """The node uses these job files, and keeps the definitions for its next life."""
-        self.node.set_jobs({**jobs, **jobs_of(self.config.hooks, self.config.cluster.lease)}, now)
+        self.node.set_jobs({**jobs, **self.observing.hook_jobs(self.config, jobs)}, now)
         try:
             self._job_definitions.save(self.node.rulebook.definitions.kept())
         except UnavailableError as exc:  # a later reload tries again; until then an earlier file is there

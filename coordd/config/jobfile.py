@@ -21,6 +21,7 @@ import msgspec
 from coordd.config import jobkeys, ownership, values
 from coordd.config.checks.reading import read_of_job
 from coordd.config.following import relations
+from coordd.config.hooks.sinks import read_job_sinks
 from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
@@ -178,6 +179,7 @@ class _Reading:
         retry = self.retry(said.get("retry", {}))
         breaker = self.breaker(said["breaker"]) if "breaker" in said else None
         checks, uses = read_of_job(said.get("check", []), name, config.checks, partial(self.wrong, "check"))
+        sinks = read_job_sinks(said.get("sink", []), config, partial(self.wrong, "sink"))
         self.relations(said, launch, config)
         self.parents(name, said, config)
         found = triggers.read_triggers(said.get("trigger", []), said, name, self.wrong)
@@ -204,6 +206,7 @@ class _Reading:
             triggers=found,
             checks=checks,
             uses=uses,
+            sinks=sinks,
             **{**defaults, **fields},
         )
         return msgspec.structs.replace(job, digest=digest(job, own_lease="lease" in said))

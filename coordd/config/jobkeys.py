@@ -38,7 +38,6 @@ MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
     "expand", "dedupe",
-    "sink",
 )  # fmt: skip
 
 # Keys that [spark].conf must not contain, and why.
@@ -385,6 +384,7 @@ TOP: dict[str, values.Reader] = {
     "breaker": lambda value: converted(value, dict[str, Any], "a table"),
     "trigger": lambda value: converted(value, list[dict[str, Any]], "[[trigger]], with two brackets on each side"),
     "check": lambda value: value,
+    "sink": lambda value: converted(value, list[dict[str, Any]], "[[sink]], a list of tables"),
 }
 SPARK: dict[str, values.Reader] = {
     "application": _application,

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from coordd.config.sections import ClusterConfig, Config
 
 
+# Of a sink.
+SECRETS = ("password_file", "token_file", "tls_ca")
+
+
 def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(setting, sentence) for each setting that makes a connection unsafe or impossible."""
     for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):
@@ -55,6 +59,7 @@ def missing_of_others(config: Config, environ: Mapping[str, str]) -> Iterator[tu
         ("lineage.token_file", config.lineage.token_file),
         ("jobs.password_file", config.jobs.password_file),
         ("mirror.password_file", config.mirror.password_file),
+        *[(f"sink.{one.title}.{key}", getattr(one, key)) for one in config.sinks for key in SECRETS],
     ):
         why = _unreadable(path) or _exposed(setting, path, environ) if path else ""
         if why:

@@ -8,6 +8,7 @@ import msgspec
 
 from coordd.config import addresses
 from coordd.config.hooks.hook import Hook
+from coordd.config.hooks.sink import SinkHook, shown as shown_address
 from coordd.config.values import parse_size
 from coordd.core.breaker import Rule
 from coordd.core.checks.check import Check
@@ -304,6 +305,7 @@ class Config(msgspec.Struct, frozen=True):
     hooks: tuple[Hook, ...] = ()
     checks: dict[str, Check] = {}
     breakers: dict[str, Rule] = {}
+    sinks: tuple[SinkHook, ...] = ()
     path: str = ""
 
     @property
@@ -320,6 +322,8 @@ class Config(msgspec.Struct, frozen=True):
         shown["cluster"]["bus"] = ",".join([redact_text(url) for url in self.cluster.bus_urls])
         for hook in shown["hooks"]:  # addresses of chats are secrets
             hook["url"] = HIDDEN if hook["url"] else ""
+        for sink in shown["sinks"]:
+            sink["to"] = shown_address(sink["to"])
         shown["lineage"]["url"] = HIDDEN if self.lineage.url else ""
         env = shown["spark"]["env"]
         shown["spark"]["env"] = {key: HIDDEN if is_secret_name(key) else redact_text(env[key]) for key in env}

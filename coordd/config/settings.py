@@ -19,7 +19,9 @@ import msgspec
 from coordd.config import addresses, safety, values
 from coordd.config.checks.breakers import read_breakers
 from coordd.config.checks.reading import read_checks
+from coordd.config.hooks import sinks as outcomes
 from coordd.config.hooks.hook import of_lineage, read_hooks, read_lineage_url
+from coordd.config.hooks.sink import read_sinks
 from coordd.config.sections import (
     BACKENDS,
     PYTHON,
@@ -230,10 +232,11 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "jobs": JobsConfig,
 }
 # Those with a reader of their own, and a field of Config for each.
-_LISTS: dict[str, tuple[str, Callable[[Any, Callable[[str], None]], Any]]] = {
+_LISTS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "hook": ("hooks", read_hooks),
     "check": ("checks", read_checks),
     "breakers": ("breakers", read_breakers),
+    "sink": ("sinks", read_sinks),  # it names the key of each problem
 }
 # Sections that this version does not implement.
 LATER = ("limits",)
@@ -340,7 +343,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
                 report(section, f"[{section}] is not available in this version")
             elif section in _LISTS:
                 field, read = _LISTS[section]
-                lists[field] = read(table, partial(report, section))
+                lists[field] = read(table, report if section == "sink" else partial(report, section))
             elif section == "pools" and isinstance(table, dict):
                 pools = values.read_pools(table, partial(_report_in, report, section))
             elif section not in SECTIONS:
@@ -488,6 +491,7 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
     """(setting, sentence) for each relation that is violated."""
     yield from _conflicts_of_jobs(config)
     yield from sinks.conflicts(config.history)
+    yield from outcomes.conflicts(config)
     for section, tls in (("guard", config.guard.tls), ("triggers", config.triggers.tls)):
         if tls and not config.cluster.tls_cert:
             yield f"{section}.tls", "the listener shows the certificate of this node: set cluster.tls_cert"

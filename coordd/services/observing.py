@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from coordd.config.hooks.hook import jobs_of
+from coordd.config.hooks.sink import SinkHook, shown
+from coordd.config.hooks.sinks import sinks_of
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
 from coordd.core.breaker import Rule
+from coordd.core.jobs.job import Job
 from coordd.ports import Files, Mirror, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
 from coordd.services.checks import view as check_views
@@ -68,7 +73,7 @@ class Observing:
         outlets: Outlets,
     ) -> None:
         readiness, kept = health.readiness, os.path.join(config.node.state_dir, "hooks.json")
-        self.hooks = Hooks(config.hooks, kept, driver, ledger, troubles, readiness)
+        self.hooks = Hooks((), kept, driver, ledger, troubles, readiness)
         self.sinks = methods.sinks = outlets.sinks
         self.sinks.use(config.history)
         self.reconciling = methods.reconciling = outlets.reconciling
@@ -101,7 +106,6 @@ class Observing:
 
     def use(self, config: Config) -> None:
         """The configuration was read again."""
-        self.hooks.use(config.hooks)
         self.checked.use(config.checks)
         self._use_breakers(config)
         self.sinks.use(config.history)
@@ -113,6 +117,12 @@ class Observing:
 
     async def _told_checks(self, _sender: str, _subject: str) -> str:
         return check_views.packed(self.checked.rows())
+
+    def hook_jobs(self, config: Config, jobs: Mapping[str, Job]) -> dict[str, Job]:
+        """The hooks and sinks from now on; returns the jobs that they are, by name."""
+        hooks = (*config.hooks, *sinks_of(config, jobs))
+        self.hooks.use(hooks, jobs)
+        return jobs_of(hooks, config.cluster.lease)
 
     async def run(self) -> None:
         """Serve for ever."""
@@ -150,6 +160,10 @@ class Observing:
             ]
         )
         told += trigger_checks(self.triggering)
+        for hook in self.hooks.hooks:
+            if isinstance(hook, SinkHook):
+                whose = ", ".join([*hook.patterns, *sorted(hook.jobs)[:5]])
+                told.append(check(f"sink {hook.title}", OK, f"{shown(hook.to)}, of {whose or 'no job'}", ""))
         untraced = self.tracing.problem if self.tracing is not None else endpoint.problem(self._otlp, os.environ)
         if self.tracing is not None or untraced:
             said = untraced or f"{self.tracing.counts['sent'] if self.tracing is not None else 0} spans were sent"

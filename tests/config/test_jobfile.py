@@ -87,7 +87,7 @@ def test_every_field_of_a_job_is_filled_by_a_key_or_put_together() -> None:
     put_together = {
         *("name", "digest", "launch", "schedule", "held", "schedule_text", "retry", "breaker", "pool_size", "triggers")
     }
-    put_together |= {"checks", "uses"}
+    put_together |= {"checks", "uses", "sinks"}
 
     filled = [key.field for key in jobkeys.PLAIN.values()]
     assert sorted({*filled, *put_together}) == sorted(Job.__struct_fields__)
@@ -222,7 +222,7 @@ BAD_JOBS = [
     ('expect_within = "0s"\n' + SPARK, "expect_within", "expected a duration above zero"),
     (SPARK + '[[trigger]]\nfile = "x"\n', "trigger.kind", "expected one of file, http"),
     (SPARK + '[[check]]\nname = "x"\nkind = "y"\n', "check", "check 1: kind: expected one of http"),
-    (SPARK + '[[sink]]\nurl = "x"\n', "sink", "not available in this version"),
+    (SPARK + '[[sink]]\nurl = "x"\n', "sink", 'sink 1: url: unknown key "url"'),
 ]
 
 

@@ -59,6 +59,11 @@ renew_interval = 5
 env = { JAVA_HOME = "/usr" }
 [history]
 keep = "30d"
+[sink.q]
+to = "amqps://coordd@mq-1/v?exchange=x&routing_key=k"
+on = "failure"
+jobs = ["a*"]
+delay = "5s"
 """
 VARIABLES = (
     "NODE_NAME=a",
@@ -75,7 +80,7 @@ WORDS = (
     b"[[key]]", b"[spark]", b'"""', b"'''", b"=", b" = {}", b"[", b"\n", b"#", b"nan", b"-inf", b"1e999", b"0x",
     b"1979-05-27T07:32:00Z", b"25:61:61", b"9999-12-31", b"0001-01-01", b'"* * * * *"', b'"0 0 31 2 *"', b'"every 1s"',
     b'"@daily"', b'"1w"', b'"9e9d"', b"a.b.c.d", b"\\u0000", b'"(a+)+$"', b'"America/Sao_Paulo"', b'"../x"',
-    b'"spark.x"', b"password=x", b"://",
+    b'"spark.x"', b"password=x", b"://", b"[[sink]]", b'"redis://h/1?stream=s"', b'"file:///x/"',
 )  # fmt: skip
 
 

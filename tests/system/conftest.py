@@ -22,6 +22,7 @@ PAIRED_FILES = (
     "test_wheelhouse.py",
     "test_back.py",
     "test_hooks.py",
+    "test_sinks.py",
     "test_lineage.py",
     "test_limits.py",
     "test_policies.py",

@@ -41,6 +41,9 @@ EVENT_PARAM = "event"
 LINEAGE = "openlineage"
 LINEAGE_EVENTS = (LINEAGE_START, "run.success", "run.failure", "run.revoked")
 
+# The names of sinks begin so.
+SINK = "sink."
+
 _CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 # Names of digits are for runs of `coordd exec`: hook~1000.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,58}", re.ASCII)
@@ -70,6 +73,10 @@ class Hook(msgspec.Struct, frozen=True):
     @property
     def timeout_s(self) -> float:
         return parse_duration(self.timeout)
+
+    def takes(self, event: str, job: object, *, ended: bool) -> bool:
+        """True if it is called for this event, about this job. ``ended``: a run's row has ended so."""
+        return self.wants(event)
 
     @property
     def job_name(self) -> str:
@@ -154,6 +161,8 @@ def _read(table: Mapping[str, Any], number: int, report: Callable[[str], None]) 
         wrong.append(("on", f"expected a list of events, found none; known: {', '.join(EVENTS)}"))
     if said.get("name") == LINEAGE:
         wrong.append(("name", f'"{LINEAGE}" is the name of [lineage]; choose another'))
+    if said.get("name", "").startswith(SINK):
+        wrong.append(("name", f'names with "{SINK}" at the front are those of sinks; choose another'))
     for key, message in wrong:
         report(f"hook {number}: {key}: {message}")
     return None if wrong else Hook(**said)
@@ -184,7 +193,8 @@ def read_lineage_url(value: object) -> str:
     return _url(value) if values.text(value) else ""
 
 
-def _timeout(value: object) -> str:
+def read_timeout(value: object) -> str:
+    """How long a call may take, as a duration. Raises ValueError."""
     said = f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else values.text(value)
     if not 0 < parse_duration(said) <= TIMEOUT_MAX_S:
         raise ValueError(f"expected a duration up to {TIMEOUT_MAX_S:g} s, found {values.found(said)}")
@@ -192,7 +202,7 @@ def _timeout(value: object) -> str:
 
 
 _READERS: dict[str, values.Reader] = {
-    "on": _on, "argv": values.program, "url": _url, "timeout": _timeout,
+    "on": _on, "argv": values.program, "url": _url, "timeout": read_timeout,
     "call": values.like(_CALL, "package.module:function"),
     "name": values.like(_NAME, "a letter and up to 58 of A-Z a-z 0-9 . _ -"),
 }  # fmt: skip

@@ -164,6 +164,21 @@ class After(msgspec.Struct, frozen=True):
     within_s: float = 86400.0
 
 
+class Sink(msgspec.Struct, frozen=True):
+    """Where the ends of a job's runs are sent: an address, or the name of a section of coordd.toml. ``args``: with the
+    arguments of the run.
+    """
+
+    to: str
+    on: Literal["success", "failure", "done"] = "done"
+    args: bool = False
+
+    @property
+    def named(self) -> bool:
+        """True if ``to`` is a name."""
+        return "://" not in self.to
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One validated job file. Durations in seconds."""
 
@@ -202,6 +217,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     triggers: tuple[Trigger, ...] = ()
     checks: tuple[Check, ...] = ()
     uses: tuple[Use, ...] = ()  # checks of coordd.toml
+    sinks: tuple[Sink, ...] = ()
 
     @property
     def offset_s(self) -> float:

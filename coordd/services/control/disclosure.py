@@ -195,6 +195,7 @@ _JOB_SHOWN: dict[str, Shape] = {
             "children",
             "trigger",
             "check",
+            "sinks",
         ),
         SHOW,
     ),

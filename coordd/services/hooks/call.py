@@ -15,6 +15,7 @@ import json
 import os
 import selectors
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -133,8 +134,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """The event is for that address only."""
 
 
-def post(url: str, event: str, timeout_s: float, token_file: str = "") -> int:
-    """POST the event as JSON; any answer from 200 to 299 is a success."""
+def post(url: str, event: str, timeout_s: float, token_file: str = "", *, key: str = "", ca: str = "") -> int:
+    """POST the event as JSON; any answer from 200 to 299 is a success. ``key``: for the receiver, to know it again.
+    ``ca``: a file of authorities instead of the system's.
+    """
     try:
         token = _token(token_file)
     except OSError as exc:
@@ -144,7 +147,7 @@ def post(url: str, event: str, timeout_s: float, token_file: str = "") -> int:
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout_s)  # for the whole exchange: it may be a byte at a time
-            return _posted(url, event, timeout_s, token)
+            return _posted(url, event, timeout_s, token, key, ca)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except OSError as exc:
@@ -169,15 +172,18 @@ def _token(path: str) -> str:
         return file.readline(TOKEN_BYTES_MAX).strip()
 
 
-def _posted(url: str, event: str, timeout_s: float, token: str) -> int:
+def _posted(url: str, event: str, timeout_s: float, token: str, key: str, ca: str) -> int:
     """One exchange. Raises OSError, http.client.HTTPException and whatever else a bad address or answer raises."""
     request = urllib.request.Request(  # noqa: S310 - the configuration allows http and https only
         url, event.encode(), {"Content-Type": "application/json", "User-Agent": "coordd"}, method="POST"
     )
     if token:
         request.add_header("Authorization", f"Bearer {token}")
+    if key:
+        request.add_header("Idempotency-Key", key)
+    trusted = [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca))] if ca else []
     # No proxy from the environment: a run's environment has none, and an event is for that address.
-    opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(_NoRedirect, *trusted, urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as answer:
             print(f"{answer.status} {answer.reason}")

@@ -42,6 +42,7 @@ class Happening(NamedTuple):
     key: str
     fields: dict[str, Any]
     known_as: tuple[str, ...] = ()
+    row: Row | None = None  # of a run that has ended: sinks are sent it
 
     def ident(self, key: str = "") -> str:
         """The id of the hook's run."""
@@ -80,7 +81,8 @@ def of_row(row: Row) -> Happening | None:
         "reason": row.reason or None,
         "sentence": f"{row.run} {_SENTENCES[row.state]}" + (f": {row.reason}" if row.reason else ""),
     }
-    return Happening(f"run.{row.state}", f"{row.run}/{row.attempt}", fields)
+    ended = row if row.state in TERMINAL else None
+    return Happening(f"run.{row.state}", f"{row.run}/{row.attempt}", fields, row=ended)
 
 
 def started(of: TaskStarted | Row) -> Happening:

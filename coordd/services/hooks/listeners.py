@@ -29,6 +29,9 @@ class Listener(Protocol):
     def wants(self, event: str) -> bool:
         """True if it waits for events of that name."""
 
+    def takes(self, event: str, job: object, *, ended: bool) -> bool:
+        """True if it waits for this event, about this job. ``ended``: a run's row has ended so."""
+
 
 class EventTrigger(NamedTuple):
     """A trigger of a job: an event is one run of the job."""
@@ -48,9 +51,8 @@ class EventTrigger(NamedTuple):
     def wants(self, event: str) -> bool:
         return event in self.trigger.on
 
-    def hears(self, happening: Happening) -> bool:
-        """True unless it is about another job."""
-        return not self.trigger.jobs or happening.fields.get("job") in self.trigger.jobs
+    def takes(self, event: str, job: object, *, ended: bool) -> bool:
+        return self.wants(event) and (not self.trigger.jobs or job in self.trigger.jobs)
 
     def runs(self, happening: Happening) -> list[str]:
         """The run of the event, and others by which another node may have told it."""

@@ -8,14 +8,15 @@ every node that knew of one has died.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
 import trio
 
 from coordd.config.hooks.hook import EVENT_PARAM, Hook
+from coordd.config.hooks.sink import SinkHook
 from coordd.core.jobs.arguments import packed
 from coordd.core.jobs.job import HOOK, Job, job_of, triggered_run
 from coordd.core.jobs.limits import claimed_policy
@@ -32,7 +33,7 @@ from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
-from coordd.services.hooks import happenings, lineage
+from coordd.services.hooks import happenings, lineage, outcome
 from coordd.services.hooks.happenings import Happening, short
 from coordd.services.hooks.listeners import EventTrigger, Listener, of_jobs as triggers_of
 from coordd.services.hooks.since import Since
@@ -58,11 +59,17 @@ LOOKED_UP_MAX = 50
 READ_S = 20.0
 READ_ROWS = 100
 READ_AGE_S = 86_400.0
+# Sinks must not miss an end. So with one, that many are read at the start and then every so often.
+SINK_READ_S = 300.0
+SINK_ROWS = 1000
+# Rows that are looked at each time: all at once would hold the daemon's loop.
+OFFERED_MAX = 250
 
 # Events that wait, events of one hook within a minute, and events that are remembered as told.
 WAITING_MAX = 1000
 A_MINUTE = 60
 TRIGGERED_A_MINUTE = 1000  # of the triggers of one job
+SINK_A_MINUTE = 600
 TOLD_MAX = 20_000
 
 # Events over a hook's limit that wait for the next minute, because no row of the ledger gives them again.
@@ -121,17 +128,19 @@ class Hooks:
         self._broken: dict[str, float] = {}  # the breakers of jobs, and when each opened last (Unix seconds)
         self._late: set[str] = set()
         self._not_ready_at: float | None = None
-        self._read_at = 0.0
+        self._read_at = self._sinks_read_at = 0.0
+        self._ended_rows: deque[Row] = deque()  # of the ledger, not looked at yet
         self._heard = driver.recent_total
         self.dropped = 0
         self.traced = False  # events about a run have its trace
         driver.listeners.append(self._saw)
-        self.use(hooks)
+        if hooks:
+            self.use(hooks)
 
-    def use(self, hooks: Sequence[Hook]) -> None:
-        """The configuration was read, or read again."""
+    def use(self, hooks: Sequence[Hook], jobs: Mapping[str, Job] | None = None) -> None:
+        """The configuration was read, or read again. ``jobs``: those that the node is about to take."""
         self._configured, self._digest = tuple(hooks), self._driver.node.jobs_digest
-        self.hooks = (*self._configured, *triggers_of(self._driver.node.jobs))
+        self.hooks = (*self._configured, *triggers_of(self._driver.node.jobs if jobs is None else jobs))
         self._since.use(self.hooks, self._driver.now().wall)
 
     async def run(self) -> None:
@@ -229,13 +238,17 @@ class Hooks:
         late = self._troubles.found.late_jobs
         new = sorted(job for job in late.keys() - self._late if not job.startswith(HOOK))
         states = [state for state in (*TERMINAL, UNKNOWN) if any(hook.wants(f"run.{state}") for hook in self.hooks)]
-        whole = now >= self._read_at
+        self._offer_rows()
+        whole = now >= self._read_at and not self._ended_rows
         if not (due or new or whole):
             self._late &= late.keys()
             return
 
+        for_sinks = now >= self._sinks_read_at and any(isinstance(hook, SinkHook) for hook in self.hooks)
+        limit = SINK_ROWS if for_sinks else READ_ROWS
+
         def read(ledger: Ledger) -> tuple[dict[str, Row | None], dict[str, float], list[Row]]:
-            rows = [row for state in states for row in ledger.runs(state=state, limit=READ_ROWS)] if whole else []
+            rows = [row for state in states for row in ledger.runs(state=state, limit=limit)] if whole else []
             return {run: ledger.run(run) for run in due}, ledger.succeeded(new) if new else {}, rows
 
         looked_up, succeeded, rows = await self._ledger.query(read)
@@ -246,10 +259,10 @@ class Hooks:
             self._looked_up(run, row, now)
         if whole:
             self._read_at = now + READ_S
-            oldest = self._driver.now().wall - READ_AGE_S
-            for row in rows:
-                if not run_fault(row) and not row.job.startswith(HOOK) and _at(row) >= oldest:
-                    self._offer_row(row)
+            if for_sinks:
+                self._sinks_read_at = now + SINK_READ_S
+            self._ended_rows.extend(rows)
+            self._offer_rows()
 
     def _looked_up(self, run: str, row: Row | None, now: float) -> None:
         if row is not None and not run_fault(row) and self._offer_row(row):
@@ -261,6 +274,14 @@ class Hooks:
             del self._hints[run]
         else:
             self._hints[run] = Hint(now + AGAIN_S, hint.until)  # its runner has not reported yet
+
+    def _offer_rows(self) -> None:
+        """The next ends that were read from the ledger."""
+        oldest = self._driver.now().wall - READ_AGE_S
+        for _ in range(min(OFFERED_MAX, len(self._ended_rows))):
+            row = self._ended_rows.popleft()
+            if not run_fault(row) and not row.job.startswith(HOOK) and _at(row) >= oldest:
+                self._offer_row(row)
 
     def _offer_row(self, row: Row) -> bool:
         happening = happenings.of_row(row)
@@ -288,9 +309,8 @@ class Hooks:
 
     def _is_news(self, hook: Listener, happening: Happening, wall: float) -> bool:
         """True if the hook wants it, was there at that time, and its run is not known here."""
-        if not hook.wants(happening.event) or wall < self._since.of(hook):
-            return False
-        if isinstance(hook, EventTrigger) and not hook.hears(happening):
+        takes = hook.takes(happening.event, happening.fields.get("job"), ended=happening.row is not None)
+        if not takes or wall < self._since.of(hook):
             return False
         pursuits = self._driver.node.pursuits
         return not any(
@@ -337,8 +357,9 @@ class Hooks:
         present = int(boottime() // 60)
         count = count + 1 if minute == present else 1
         self._minute[hook.job_name] = (present, count)
-        if count > (most := A_MINUTE if isinstance(hook, Hook) else TRIGGERED_A_MINUTE):
-            if not self._keep(waiting, 60.0 * (present + 1)):
+        most = _most(hook)
+        if count > most:
+            if not self._keep(waiting, 60.0 * (present + 1), every=isinstance(hook, SinkHook)):
                 self._drop(happening, f"more than {most} events of {hook.job_name} within a minute")
             return
         try:
@@ -366,13 +387,8 @@ class Hooks:
             return
         self._remember(hook, happening)
         if not reply.kind:
-            log.info(
-                "hook.registered",
-                hook=hook.job_name,
-                run=of.run,
-                about=happening.event,
-                sentence=short(happening.fields.get("sentence")),
-            )
+            sentence = short(happening.fields.get("sentence"))
+            log.info("hook.registered", hook=hook.job_name, run=of.run, about=happening.event, sentence=sentence)
 
     def _args(self, hook: Listener, job: Job, waiting: Waiting) -> str:
         """The arguments of the run. Raises RefusedError."""
@@ -380,6 +396,9 @@ class Hooks:
             return hook.args(job, waiting.happening)
         assert isinstance(hook, Hook)
         node, happening = self._driver.node, waiting.happening
+        if isinstance(hook, SinkHook) and happening.row is not None:
+            told = outcome.document(happening.row, cluster=node.settings.cluster, args=hook.args)
+            return packed({EVENT_PARAM: told})
         if hook.namespace:
             told = lineage.document(happening, hook.namespace, at=waiting.wall, cluster=node.settings.cluster)
             return packed({EVENT_PARAM: told})
@@ -394,9 +413,14 @@ class Hooks:
         while len(self._told) > TOLD_MAX:
             self._told.popitem(last=False)
 
-    def _keep(self, waiting: Waiting, until: float) -> bool:
-        """Let it wait until then (CLOCK_BOOTTIME); False if the ledger gives it again, or too many wait so."""
+    def _keep(self, waiting: Waiting, until: float, *, every: bool) -> bool:
+        """Let it wait until then (CLOCK_BOOTTIME); False if the ledger gives it again, or too many wait so. ``every``:
+        none may be missed, and it has a place among those that wait.
+        """
         key = waiting.happening.event, waiting.happening.key
+        if every:
+            self._waiting[key] = waiting._replace(at=until)
+            return True
         if waiting.of_row or (key not in self._waiting and sum(one.kept for one in self._waiting.values()) >= KEPT_MAX):
             return False
         self._waiting[key] = waiting._replace(at=until, kept=True)
@@ -405,6 +429,7 @@ class Hooks:
     def _drop(self, happening: Happening, why: str) -> None:
         """A storm must not become a storm of calls; a person reads the log, the metrics and the ledger."""
         self.dropped += 1
+        self._sinks_read_at = 0.0
         if self.dropped & (self.dropped - 1) == 0:  # 1, 2, 4, 8, …
             log.error("hook.dropped", about=happening.event, key=happening.key, reason=why, count=self.dropped)
 
@@ -414,6 +439,13 @@ def _runs(hook: Listener, happening: Happening) -> list[str]:
     if isinstance(hook, EventTrigger):
         return hook.runs(happening)
     return [triggered_run(hook.job_name, ident) for ident in happening.idents()]
+
+
+def _most(hook: Listener) -> int:
+    """Its events within a minute."""
+    if isinstance(hook, SinkHook):
+        return SINK_A_MINUTE
+    return A_MINUTE if isinstance(hook, Hook) else TRIGGERED_A_MINUTE
 
 
 def _at(row: Row) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from coordd.config.hooks.sink import shown
 from coordd.config.jobkeys import PLAIN
 from coordd.core.jobs.job import Blackout, Breaker, Command, Job
 from coordd.core.ledger.breaker.text import MATCHED
@@ -45,6 +46,7 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
         "trigger": [
             {"name": one.name, "kind": one.kind, "about": REDACTED if redacted else one.about} for one in job.triggers
         ],
+        "sinks": [{"to": shown(one.to), "on": one.on, "args": one.args} for one in job.sinks],
         "command" if isinstance(job.launch, Command) else "spark": REDACTED if redacted else launch,
     }
 

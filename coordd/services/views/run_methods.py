@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from coordd.config.hooks.hook import SINK
 from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, job_of, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import Discard, Replay
@@ -208,7 +209,7 @@ def letter_view(row: Row, attempt: int | None = None) -> dict[str, Any]:
     """One dead letter, as in `deadletter.list`."""
     return {
         "id": letter_id(row.run, row.attempt if attempt is None else attempt),
-        "kind": "hook" if row.job.startswith(HOOK) else KIND,
+        "kind": _kind(row.job),
         "at": objects.instant(row.ended_at),
         "reason": row.reason or None,
         "attempts": row.attempt + 1,
@@ -218,6 +219,12 @@ def letter_view(row: Row, attempt: int | None = None) -> dict[str, Any]:
         "exit_code": row.exit_code,
         "node": row.node or None,
     }
+
+
+def _kind(job: str) -> str:
+    if job.startswith(HOOK + SINK):
+        return "sink"
+    return "hook" if job.startswith(HOOK) else KIND
 
 
 def _no_letter(run: str, state: str) -> RefusedError:
