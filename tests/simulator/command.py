@@ -328,8 +328,8 @@ def notice(number: int) -> tuple[int, int, str]:
 def find(mutant: Mutant, most: int) -> Iterator[tuple[int, str]]:
     """The seeds that notice a mutant, with their verdicts, in order."""
     with mutant.patch():
-        for seed in range(most):
+        for seed in mutant.seeds or range(most):
             try:
-                simulator.run(seed, faults=mutant.faults, forgets=mutant.forgets)
+                simulator.run(seed, faults=mutant.faults, forgets=None if mutant.seeds else mutant.forgets)
             except simulator.Violation as exc:
                 yield seed, str(exc)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from coordd.core.context import Context
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.requests import Activate
 from coordd.core.ledger.words import DIFFERS, NEVER, OK
 from coordd.core.ready import Now
@@ -34,6 +34,7 @@ class Had(NamedTuple):
     """The definition of a job that this node had last, and its sequence number in the ledger (0: it never counted).
 
     ``digest`` is "" while the job, or its schedule, is missing here: a new schedule then counts from that moment.
+    ``counts_from`` then has when it was found missing, by the ledger's clock (Unix seconds; 0.0: not known).
     """
 
     digest: str
@@ -44,7 +45,7 @@ class Had(NamedTuple):
 class Definitions:
     """Compares this node's scheduled jobs with the definitions that count."""
 
-    __slots__ = ("_ctx", "_earlier", "asked", "had", "published", "stale")
+    __slots__ = ("_ctx", "_earlier", "asked", "brought_back", "had", "published", "stale")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -52,6 +53,7 @@ class Definitions:
         self.published = False  # they are those of a published revision
         self.had: dict[str, Had] = {}  # kept over a restart
         self.asked: dict[str, Had] = {}  # job -> the activated definition, until the ledger answers
+        self.brought_back: set[str] = set()  # jobs that were missing here and have begun to count since
         self.stale: dict[str, str] = {}  # job -> why this node opens no scheduled run of it
 
     def swept(self, answer: OpenAnswer) -> None:
@@ -69,6 +71,7 @@ class Definitions:
             current = answer.current.get(name)
             sequence = current.sequence if current else 0
             if current is not None and current.digest == job.digest and not self._returns(name, sequence):
+                self._look_who_brought_it(name, current)
                 self._keep(name, Had(job.digest, current.sequence, current.counts_from))
             elif name in self.asked:
                 self.stale[name] = ASKED
@@ -84,12 +87,12 @@ class Definitions:
                     f" or run `coordctl job activate {name}` here"
                 )
 
-    def take(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
+    def take(self, jobs: Mapping[str, Job], now: Now) -> dict[str, Job]:
         """Take new job files; returns the old ones."""
         before, self._ctx.jobs = self._ctx.jobs, dict(jobs)
         self._ctx.keep_past((*self._earlier, *before.values()))
         self._earlier = ()
-        self._look()
+        self._look(now)
         return before
 
     def recall(self, earlier: Iterable[Job]) -> None:
@@ -100,18 +103,28 @@ class Definitions:
         """The definitions that a later life of this node may need: the present ones, after the earlier ones."""
         return [*(one for past in self._ctx.past.values() for one in past), *self._ctx.jobs.values()]
 
-    def _look(self) -> None:
+    def _look(self, now: Now) -> None:
         """Note the jobs that have no schedule here any more."""
+        since = now.wall - self._ctx.skew_s(now)
         gone = {name for name, had in self.had.items() if had.digest and not self._is_here(name)}
         for name in gone:
-            self._keep(name, Had("", self.had[name].sequence))
+            self._keep(name, Had("", self.had[name].sequence, since))
+            self.brought_back.discard(name)
         for name, had in self.asked.items():
             if not self._is_here(name):
-                self.asked[name] = Had("", had.sequence)  # whatever the answer: it was gone meanwhile
+                self.asked[name] = Had("", had.sequence, since)  # whatever the answer: it was gone meanwhile
 
     def _is_here(self, name: str) -> bool:
         job = self._ctx.jobs.get(name)
         return job is not None and job.opens
+
+    def _look_who_brought_it(self, name: str, current: Current) -> None:
+        """Note a job that was missing here if it has begun to count since: another node has brought it back. (Its
+        sequence is a higher one, or this node would bring it back.)
+        """
+        had = self.had.get(name, Had(""))
+        if not had.digest and current.counts_from > had.counts_from > 0.0:
+            self.brought_back.add(name)
 
     def _returns(self, name: str, sequence: int) -> bool:
         """The job was gone here, and no other node has activated it since.

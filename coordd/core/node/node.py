@@ -94,7 +94,8 @@ class Node(Shown):
         self.abstaining = Abstaining(self.ctx, self.pursuits.slot_freed)
         self.drains = Drains(self.ctx, self._drained)
         self.rulebook = Rulebook(self.ctx)
-        self.planner = Planner(self.ctx, self.pursuits.begin, lambda: self.rulebook.definitions.stale)
+        told = self.rulebook.definitions
+        self.planner = Planner(self.ctx, self.pursuits.begin, lambda: told.stale, told.brought_back)
         self.passing = Passing(self.ctx, self.planner.cursors, self.pursuits.pursuits)
         self.backfills = Backfills(self.ctx, self.pursuits.begin)
         self.following = Following(self.ctx, self.pursuits.begin)
@@ -159,7 +160,7 @@ class Node(Shown):
 
     def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """Use these job files from now on."""
-        before = self.rulebook.definitions.take(jobs)
+        before = self.rulebook.definitions.take(jobs, now)
         digest, self.ctx.jobs_digest = self.ctx.jobs_digest, jobs_digest(jobs)
         if digest != self.ctx.jobs_digest and self.ctx.state in (READY, DRAINING):
             self.heartbeats.news(now)

@@ -8,7 +8,7 @@ before its definition counts. All instants here are due times; the ids of the ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from coordd.core.context import LEAD_S, Context
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
@@ -40,6 +40,7 @@ class Planner:
     __slots__ = (
         "_arrived",
         "_begin",
+        "_brought_back",
         "_ctx",
         "_horizons",
         "_offset",
@@ -51,11 +52,18 @@ class Planner:
     )
 
     def __init__(
-        self, ctx: Context, begin: Callable[[Action, Now, Settled], object], stale: Callable[[], Mapping[str, str]]
+        self,
+        ctx: Context,
+        begin: Callable[[Action, Now, Settled], object],
+        stale: Callable[[], Mapping[str, str]],
+        brought_back: Container[str],
     ) -> None:
-        """``stale``: the jobs whose scheduled runs this node does not open, because another definition counts."""
+        """``stale``: the jobs whose scheduled runs this node does not open, because another definition counts.
+        ``brought_back``: those that were missing here and have begun to count since.
+        """
         self._ctx = ctx
         self._stale = stale
+        self._brought_back = brought_back
         self._begin = begin
         self.cursors: dict[str, float] = {}  # job -> the fire time up to which this node has opened runs
         self.next_at: dict[str, float] = {}  # job -> the next fire time (Unix seconds)
@@ -95,6 +103,8 @@ class Planner:
         A schedule that a reload brings opens nothing here that was due before: nodes that had it open that. Or it had
         been removed on all of them, and nobody opens what was due meanwhile. This node cannot tell which, and may be
         the first to ask. (Of a published revision the ledger knows it: its definitions count from one instant.)
+        But a job that was missing here and has begun to count since counts from then: another node has brought it
+        back, and may have died before it opened what was due.
         """
         jobs = self._ctx.jobs
         self._arrived = {name: at for name, at in self._arrived.items() if name in jobs}
@@ -106,11 +116,12 @@ class Planner:
                 self.forget(name)
 
     def _arrived_at(self, name: str, now: Now) -> float:
-        """When a reload brought that schedule, in Unix seconds by the ledger's clock; 0.0: it was here at the start.
+        """When a reload brought that schedule, in Unix seconds by the ledger's clock; 0.0: it was here at the start, or
+        begins where the ledger says.
 
         That clock may have been set since: the earlier of what it said then and what it says now of that instant.
         """
-        if name not in self._arrived:
+        if name not in self._arrived or name in self._brought_back:
             return 0.0
         mono, told = self._arrived[name]
         return min(told, now.wall - self._ctx.skew_s(now) - (now.mono - mono))

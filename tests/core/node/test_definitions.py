@@ -213,6 +213,32 @@ def test_a_job_that_another_node_has_brought_back_is_not_activated_once_more() -
     assert lone.node.rulebook.definitions.stale == {}
 
 
+def test_a_job_that_another_node_has_brought_back_runs_although_this_node_hears_of_it_late() -> None:
+    """That node has died since, and this one stood still while the run was due."""
+    lone = started(hourly("d1"))
+    swept(lone, (3, "d1", EPOCH))
+    lone.pass_time(MINUTE_S)
+    lone.do(lone.node.set_jobs, {})
+    lone.pass_time(2.5 * HOUR_S)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (4, "d1", EPOCH + 1.5 * HOUR_S))
+
+    assert begun(lone) == [scheduled_run("sales", EPOCH + 2 * HOUR_S)]
+
+
+def test_a_job_that_counts_since_before_it_was_removed_here_opens_nothing_that_is_past() -> None:
+    """It was changed elsewhere, and then it may have been removed on all nodes."""
+    lone = started(hourly("d1"))
+    swept(lone, (3, "d1", EPOCH))
+    lone.pass_time(MINUTE_S)
+    lone.do(lone.node.set_jobs, {})
+    lone.pass_time(2.5 * HOUR_S)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (4, "d1", EPOCH))
+
+    assert begun(lone) == []
+
+
 def test_a_job_that_is_removed_while_it_is_activated_returns_all_the_same() -> None:
     lone = started(hourly("d1"))
     swept(lone, None)

@@ -94,7 +94,14 @@ MUTANTS = (
         "what returns was never away",
         "§6 Definitions: a job that returns counts from its return",
         "N",
-        lambda: mock.patch.object(Definitions, "_look", lambda self: None),
+        lambda: mock.patch.object(Definitions, "_look", lambda *_: None),
         ("remove", "ledger_down"),
+    ),
+    Mutant(
+        "who brought a job back is not looked at",
+        "§6 Definitions: what has begun to count since a job was removed here counts from then",
+        "L",
+        lambda: mock.patch.object(Definitions, "_look_who_brought_it", lambda *_: None),
+        seeds=(8007778,),
     ),
 )

@@ -21,6 +21,7 @@ class Mutant:
     patch: Patch
     faults: tuple[str, ...] | None = None
     forgets: bool = False  # only worlds whose ledger loses acknowledged writes
+    seeds: tuple[int, ...] = ()  # of a rule that hardly any world needs: the worlds that do
 
 
 def instead(owner: object, name: str) -> Callable[[Callable[..., Any]], Patch]:
