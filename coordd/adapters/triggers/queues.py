@@ -7,8 +7,10 @@ from collections.abc import Callable
 import trio
 
 from coordd.adapters import secrets
+from coordd.adapters.bus.aio import Aio, open_aio
 from coordd.config.sections import ClusterConfig
-from coordd.core.jobs.trigger import Trigger
+from coordd.core.jobs.trigger import REDIS, Trigger
+from coordd.errors import UnavailableError
 from coordd.ports import MessageQueue
 
 
@@ -18,24 +20,52 @@ class MessageQueues:
     def __init__(self, cluster: Callable[[], ClusterConfig]) -> None:
         """``cluster``: [cluster] of the configuration that is in force: authorities and certificates."""
         self._cluster = cluster
+        self._wanted, self._there = trio.Event(), trio.Event()
+        self._aio: Aio | None = None
+        self._over = False
 
     async def run(self) -> None:
-        """Serve for ever."""
-        await trio.sleep_forever()
+        """Serve for ever. The thread of asyncio begins with the first call of an AMQP queue."""
+        await self._wanted.wait()
+        async with open_aio("triggers") as self._aio:
+            self._there.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._over = True
+
+    async def _thread(self) -> Aio:
+        if self._over:
+            raise UnavailableError("this node stops")
+        self._wanted.set()
+        await self._there.wait()
+        assert self._aio is not None
+        return self._aio
 
     def open(self, job: str, trigger: Trigger) -> MessageQueue:
         """It connects when it is read."""
-        from coordd.adapters.triggers.redis_stream import RedisStream  # a node without such triggers loads no redis-py
-
-        group = f"coordd:{self._cluster().name}:{job}:{trigger.name}"
 
         def password() -> str:
             return secrets.password(trigger.password_file, "") if trigger.password_file else ""
 
-        return RedisStream(
+        # A node without such triggers loads neither library.
+        if trigger.kind == REDIS:
+            from coordd.adapters.triggers.redis_stream import RedisStream
+
+            return RedisStream(
+                trigger.url,
+                trigger.stream,
+                f"coordd:{self._cluster().name}:{job}:{trigger.name}",
+                password=password,
+                tls=lambda: secrets.redis_tls(trigger.url, self._cluster()),
+            )
+        from coordd.adapters.triggers.amqp_queue import AmqpQueue
+
+        return AmqpQueue(
             trigger.url,
-            trigger.stream,
-            group,
+            trigger.queue,
+            f"coordd trigger {self._cluster().name}/{job}/{trigger.name}",
+            aio=self._thread,
             password=password,
-            tls=lambda: secrets.redis_tls(trigger.url, self._cluster()),
+            tls=lambda: secrets.tls_of(trigger.url, self._cluster()),
         )

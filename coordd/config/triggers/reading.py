@@ -309,6 +309,7 @@ _READERS: dict[str, values.Reader] = {
     "key_header": values.like(_HEADER, "the name of a header"),
     "url": values.text,
     "password_file": values.path,
+    "queue": values.like(_QUEUE, "a name without spaces, of up to 200 visible ASCII characters"),
     "stream": values.like(_QUEUE, "a name without spaces, of up to 200 visible ASCII characters"),
     "key": values.like(_KEY, '"id", "body", or "body.NAME" with the name of a field'),
     "on": _on,
@@ -321,6 +322,7 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     FILE: (("path",), ("settle", "every", "max_open")),
     COMMAND: (("argv",), ("timeout", "every", "max_open")),
     HTTP: (("route", "secret_file"), ("auth", "key_header", "max_open")),
+    AMQP: (("url", "queue"), ("password_file", "key", "every", "max_open")),
     REDIS: (("url", "stream"), ("password_file", "key", "every", "max_open")),
     EVENT: (("on",), ("jobs",)),
 }

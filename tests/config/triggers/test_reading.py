@@ -15,6 +15,7 @@ COMMAND = '[command]\nargv = ["/bin/true", "{file}"]\n'
 FILE = '[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n'
 HTTP = '[[trigger]]\nkind = "http"\nroute = "/orders"\nsecret_file = "/etc/coordd/orders"\n'
 REDIS = '[[trigger]]\nkind = "redis"\nurl = "redis://h:6379/0"\nstream = "orders"\n'
+AMQP = '[[trigger]]\nkind = "amqp"\nurl = "amqp://h/prod"\nqueue = "q"\n'
 HEAD = 'params = { file = "" }\n'
 
 
@@ -85,6 +86,9 @@ BAD = [
     ("url", REDIS.replace("redis://h:6379/0", "http://h"), "expected a URL that starts with one of redis, rediss"),
     ("url", REDIS.replace("//h", "//u:s3cret@h"), "expected a URL without a password"),
     ("stream", REDIS.replace("orders", "or ders"), "a name without spaces"),
+    ("queue", AMQP.replace('queue = "q"\n', ""), "expected queue"),
+    ("url", AMQP.replace("amqp://h", "redis://h"), "starts with one of amqp, amqps"),
+    ("stream", AMQP + 'stream = "s"\n', "unknown key"),
     ("key", REDIS + 'key = "message"\n', '"id", "body", or "body.NAME"'),
     ("args", REDIS + 'args = { file = "{trigger.path}" }\n', "is not a value of this kind of trigger"),
     ("on", '[[trigger]]\nkind = "event"\non = "run.sucess"\njobs = ["a"]\n', 'did you mean "run.success"?'),

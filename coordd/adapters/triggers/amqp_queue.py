@@ -1,0 +1,251 @@
+"""A queue of RabbitMQ. The poller fetches messages one by one, as many as it may take, and no more wait in its memory.
+
+A message without an acknowledgement returns to the queue when the connection ends. Messages that can start nothing go
+to the queue `NAME.dead`, which is bounded; they are acknowledged when the broker has confirmed them there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from aio_pika import DeliveryMode, Message, connect
+from aio_pika.exceptions import ChannelNotFoundEntity
+
+from coordd.adapters.bus.aio import Aio
+from coordd.adapters.bus.amqp_bus import address
+from coordd.adapters.triggers import documents
+from coordd.core.redaction import redact_text
+from coordd.core.triggers.messages import Batch, Dead, Message as Found
+from coordd.errors import CoorddError, UnavailableError
+
+T = TypeVar("T")
+
+# Timeouts (seconds) of one call, and of a farewell; and how long one read fetches.
+TIMEOUT_S = 15.0
+FAREWELL_S = 1.0
+FETCH_S = 3.0
+
+# After twice this silence (seconds) the broker gives the messages to another node.
+HEARTBEAT_S = 10
+
+# Bytes of messages that are held; one more message may be as large as the broker accepts.
+HELD_BYTES_MAX = 16 * 2**20
+
+# The queue of dead messages keeps the newest; that many of the oldest are shown.
+DEAD_MAX = 1000
+DEAD_BYTES_MAX = 64 * 2**20
+SHOWN_MAX = 20
+SHOWN_BYTES_MAX = 2**20
+
+REASON = "x-coordd-reason"
+
+
+class AmqpQueue:
+    """ports.MessageQueue."""
+
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        name: str,
+        *,
+        aio: Callable[[], Awaitable[Aio]],
+        password: Callable[[], str],
+        tls: Callable[[], ssl.SSLContext | None],
+    ) -> None:
+        """``name``: of the connection, for people. ``aio``: the thread of asyncio. ``password``, ``tls``: called at
+        each connection; both may raise UnavailableError or ConfigError.
+        """
+        self._where = address(url)
+        self._name, self._queue_name, self._dead_name = name, queue, f"{queue}.dead"
+        self._aio = aio
+        self._password = password
+        self._tls = tls
+        self._used = False
+        # The rest belongs to the asyncio thread.
+        self._number = 0  # of the connection
+        self._connection: Any = None
+        self._queue: Any = None
+        self._channel: Any = None
+        self._held: dict[str, Any] = {}  # place -> message
+        self._dead: tuple[int, tuple[Dead, ...]] = (0, ())
+
+    async def read(self, most: int) -> Batch:
+        """Those that are held, and new ones."""
+        return await self._call(lambda: self._read(most))
+
+    async def acknowledge(self, places: Sequence[str]) -> None:
+        """One frame for each. If the connection is lost meanwhile, they come again."""
+        if places:
+            await self._call(lambda: self._acknowledge(places))
+
+    async def put_aside(self, dead: Sequence[tuple[str, str]]) -> None:
+        """Each is acknowledged when the broker has its copy."""
+        if dead:
+            await self._call(lambda: self._put_aside(dead))
+
+    async def close(self) -> None:
+        """The broker gives the messages without an acknowledgement to others."""
+        if not self._used:
+            return
+        with contextlib.suppress(UnavailableError):
+            await (await self._aio()).call(self._drop)
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        self._used = True
+        return await (await self._aio()).call(self._within, call)
+
+    # ---- the asyncio thread
+
+    async def _within(self, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._be_open()
+                return await call()
+        except TimeoutError as exc:
+            await self._drop()
+            raise UnavailableError(f"{self._where.shown} did not answer within {TIMEOUT_S:g} s") from exc
+        except CoorddError:
+            await self._drop()
+            raise
+        except asyncio.CancelledError as exc:  # aiormq raises one where a connection is lost
+            task = asyncio.current_task()
+            await self._drop()
+            if task is not None and task.cancelling():
+                raise
+            raise UnavailableError(f"{self._where.shown} closed the connection") from exc
+        except Exception as exc:  # the library raises of many kinds
+            await self._drop()
+            raise UnavailableError(f"{self._where.shown}: {self._why(exc)}") from exc
+
+    async def _be_open(self) -> None:
+        if self._connection is not None and not self._connection.is_closed and not self._channel.is_closed:
+            return
+        await self._drop()
+        context = self._tls()
+        self._connection = await connect(
+            host=self._where.host,
+            port=self._where.port,
+            login=self._where.user,
+            password=self._password() or self._where.password,
+            virtualhost=self._where.space,
+            ssl=context is not None,
+            ssl_context=context,
+            heartbeat=HEARTBEAT_S,
+            client_properties={"connection_name": self._name},
+        )
+        self._number += 1
+        self._channel = await self._connection.channel(publisher_confirms=True)
+        self._queue = await self._channel.declare_queue(self._queue_name, passive=True)
+        self._dead = (-1, ())
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._held.clear()
+        if connection is not None:
+            with contextlib.suppress(Exception):  # it is over, however it goes
+                async with asyncio.timeout(FAREWELL_S):
+                    await connection.close()
+
+    async def _read(self, most: int) -> Batch:
+        behind = (await self._channel.declare_queue(self._queue_name, passive=True)).declaration_result.message_count
+        until = time.monotonic() + FETCH_S
+        size = sum(message.body_size for message in self._held.values())
+        while behind and len(self._held) < most and size < HELD_BYTES_MAX and time.monotonic() < until:
+            message = await self._queue.get(no_ack=False, fail=False)
+            if message is None:
+                behind = 0
+                break
+            behind = message.message_count or 0
+            size += message.body_size
+            self._held[f"{self._number}.{message.delivery_tag}"] = message
+        dead, shown = await self._seen_dead()
+        found = [_found(place, message) for place, message in list(self._held.items())[:most]]
+        return Batch(found, behind + len(self._held), dead, shown)
+
+    async def _acknowledge(self, places: Sequence[str]) -> None:
+        for place in places:
+            message = self._held.pop(place, None)
+            if message is not None:
+                await message.ack()
+
+    async def _put_aside(self, dead: Sequence[tuple[str, str]]) -> None:
+        if await self._count_dead() is None:
+            bounds = {"x-max-length": DEAD_MAX, "x-max-length-bytes": DEAD_BYTES_MAX, "x-overflow": "drop-head"}
+            await self._channel.declare_queue(self._dead_name, durable=True, arguments=bounds)
+        for place, reason in dead:
+            message = self._held.get(place)
+            if message is None:
+                continue
+            copy = Message(
+                message.body,
+                headers={**message.headers, REASON: reason[:300], "x-coordd-queue": self._queue_name},
+                content_type=message.content_type,
+                content_encoding=message.content_encoding,
+                message_id=message.message_id,
+                timestamp=time.time(),
+                delivery_mode=DeliveryMode.PERSISTENT,
+            )
+            await self._channel.default_exchange.publish(copy, self._dead_name, mandatory=True)
+            await self._acknowledge([place])
+
+    # ---- dead messages
+
+    async def _count_dead(self) -> int | None:
+        """None: there is no such queue yet."""
+        channel = await self._connection.channel()
+        try:
+            queue = await channel.declare_queue(self._dead_name, passive=True)
+        except ChannelNotFoundEntity:
+            return None
+        await channel.close()
+        return int(queue.declaration_result.message_count)
+
+    async def _seen_dead(self) -> tuple[int, tuple[Dead, ...]]:
+        """How many there are, and the oldest. They are read again when their number has changed."""
+        count = await self._count_dead() or 0
+        if count != self._dead[0]:
+            self._dead = (count, await self._oldest_dead() if count else ())
+        return self._dead
+
+    async def _oldest_dead(self) -> tuple[Dead, ...]:
+        """They return to their places when the channel is closed."""
+        channel = await self._connection.channel()
+        queue = await channel.declare_queue(self._dead_name, passive=True)
+        found: list[Dead] = []
+        size = 0
+        while len(found) < SHOWN_MAX and size < SHOWN_BYTES_MAX:
+            message = await queue.get(no_ack=False, fail=False)
+            if message is None:
+                break
+            size += message.body_size
+            at = message.timestamp.timestamp() if message.timestamp is not None else 0.0
+            reason = message.headers.get(REASON)
+            said = reason if isinstance(reason, str) else "it was put there by others"
+            found.append(Dead(at, _ident(message)[:100], redact_text(said[:300])))
+        await channel.close()
+        return tuple(found)
+
+    def _why(self, exc: Exception) -> str:
+        text = redact_text(str(exc)) or type(exc).__name__
+        if isinstance(exc, ChannelNotFoundEntity):
+            return f"there is no queue {self._queue_name} in the virtual host {self._where.space}: declare it"
+        return f"{text}; docs/jobs/triggers.md names the rights" if "ACCESS_REFUSED" in text else text
+
+
+def _ident(message: Any) -> str:
+    return str(message.message_id or "")
+
+
+def _found(place: str, message: Any) -> Found:
+    try:
+        fields = documents.read(message.body, message.content_type or "", message.content_encoding or "")
+    except ValueError as exc:
+        return Found(place, _ident(message), problem=str(exc))
+    return Found(place, _ident(message), hashlib.sha256(message.body).hexdigest(), fields)

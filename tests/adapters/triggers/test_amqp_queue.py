@@ -1,0 +1,190 @@
+"""A queue of RabbitMQ: nothing is lost before its acknowledgement, and bad messages are put aside for good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import aio_pika
+import msgpack
+import pytest
+import trio
+from support import servers
+
+from coordd.adapters.triggers import amqp_queue as module
+from coordd.adapters.triggers.amqp_queue import AmqpQueue
+from coordd.adapters.triggers.queues import MessageQueues
+from coordd.config.sections import Config
+from coordd.core.jobs.trigger import Trigger
+from coordd.core.triggers.messages import Batch
+from coordd.errors import UnavailableError
+
+LIMIT_S = 90.0
+PACK = "application/x-msgpack"
+
+
+VHOST = "triggers"
+
+
+@pytest.fixture(scope="module")
+def vhost_url(rabbit_server: servers.Rabbit) -> Iterator[str]:
+    """A virtual host of these tests."""
+    rabbit_server.ctl("add_vhost", VHOST)
+    rabbit_server.ctl("set_permissions", "-p", VHOST, "guest", ".*", ".*", ".*")
+    yield rabbit_server.url.rstrip("/") + f"/{VHOST}"
+    rabbit_server.ctl("delete_vhost", VHOST)
+
+
+@pytest.fixture
+def url(vhost_url: str) -> str:
+    asyncio.run(told(vhost_url, []))
+    return vhost_url
+
+
+async def told(url: str, messages: list[tuple[bytes, dict[str, Any]]], *, purge: bool = True) -> None:
+    """Declare an empty queue, and send messages to it."""
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        if purge:
+            for name in ("orders", "orders.dead"):
+                await channel.queue_delete(name)
+        await channel.declare_queue("orders", durable=True)
+        for body, more in messages:
+            await channel.default_exchange.publish(aio_pika.Message(body, **more), "orders")
+
+
+def send(url: str, *messages: tuple[bytes, dict[str, Any]]) -> None:
+    asyncio.run(told(url, list(messages), purge=False))
+
+
+def numbered(*numbers: int) -> list[tuple[bytes, dict[str, Any]]]:
+    return [(b'{"what": %d}' % number, {"message_id": f"m{number}"}) for number in numbers]
+
+
+def with_queue(url: str, act: Callable[[AmqpQueue], Awaitable[Any]], **more: Any) -> Any:
+    """What a function says that gets an open queue, as a node has it."""
+    trigger = Trigger(kind="amqp", name="q", url=url, queue="orders", **more)
+
+    async def main() -> Any:
+        with trio.fail_after(LIMIT_S):
+            queues = MessageQueues(lambda: Config().cluster)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(queues.run)
+                queue: Any = queues.open("load", trigger)
+                try:
+                    said = await act(queue)
+                except UnavailableError as exc:
+                    said = exc
+                await queue.close()
+                nursery.cancel_scope.cancel()
+        if isinstance(said, UnavailableError):
+            raise said
+        return said
+
+    return trio.run(main)
+
+
+def idents(batch: Batch) -> list[str]:
+    return [one.ident for one in batch.messages]
+
+
+def test_messages_come_again_until_they_are_acknowledged(url: str) -> None:
+    send(url, *numbered(0, 1, 2), (msgpack.packb({"what": "é"}), {"message_id": "packed", "content_type": PACK}))
+
+    async def first(queue: AmqpQueue) -> None:
+        assert (await queue.read(0)).behind == 4
+        some = await queue.read(2)
+        assert (idents(some), some.behind, dict(some.messages[1].fields)) == (["m0", "m1"], 4, {"what": 1})
+        assert idents(await queue.read(2)) == ["m0", "m1"]
+        await queue.acknowledge([some.messages[0].place])
+        assert (idents(await queue.read(1)), (await queue.read(0)).behind) == (["m1"], 3)
+
+    async def second(queue: AmqpQueue) -> None:
+        found = await queue.read(10)
+        assert (idents(found), dict(found.messages[-1].fields)) == (["m1", "m2", "packed"], {"what": "é"})
+        await queue.acknowledge([one.place for one in found.messages])
+        assert await queue.read(10) == Batch([], 0)
+
+    with_queue(url, first)
+    with_queue(url, second)
+    with_queue(url, lambda queue: queue.read(1))
+
+
+def test_a_bad_message_is_put_aside_with_its_reason_and_is_not_delivered_again(url: str) -> None:
+    large = b"x" * 10_000_000
+    send(url, (b"{", {"message_id": "bad"}), (large, {"message_id": "large"}), *numbered(3))
+
+    async def act(queue: AmqpQueue) -> Batch:
+        found = await queue.read(10)
+        assert [one.problem[:22] for one in found.messages] == ["expected JSON: Expecti", "expected a body of at ", ""]
+        dead = [(one.place, one.problem) for one in found.messages if one.problem]
+        await queue.put_aside(dead)
+        await queue.put_aside([(dead[0][0], "again")])  # it is gone: nothing happens
+        return await queue.read(10)
+
+    left = with_queue(url, act)
+    assert (idents(left), left.behind, left.dead) == (["m3"], 1, 2)
+    assert [(one.ident, one.reason[:13]) for one in left.dead_last] == [
+        ("bad", "expected JSON"),
+        ("large", "expected a bo"),
+    ]
+    assert all(one.at > 1e9 for one in left.dead_last)
+    again = with_queue(url, lambda queue: queue.read(10))
+    assert (idents(again), again.dead, again.dead_last) == (["m3"], 2, left.dead_last)
+
+
+def test_what_is_held_is_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD_BYTES_MAX", 2500)
+    send(url, *[(b'{"what": "%b"}' % (b"x" * 1000), {"message_id": str(number)}) for number in range(9)])
+    found = with_queue(url, lambda queue: queue.read(200))
+    assert (len(found.messages), found.behind) == (3, 9)
+
+
+def test_a_broker_that_refuses_or_lacks_the_queue_is_named_without_the_password(
+    url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(told(url, []))
+    with pytest.raises(UnavailableError, match="there is no queue nowhere in the virtual host triggers: declare it"):
+        with_queue(url, lambda queue: _renamed(queue).read(1))
+    secret = tmp_path / "password"
+    secret.write_text("wr0ng\n")
+    secret.chmod(0o600)
+    with pytest.raises(UnavailableError, match="RabbitMQ at ") as caught:
+        with_queue(url, lambda queue: queue.read(1), password_file=str(secret))
+    assert "wr0ng" not in str(caught.value)
+    monkeypatch.setattr(module, "TIMEOUT_S", 5.0)
+    with pytest.raises(UnavailableError, match="RabbitMQ at "):
+        with_queue(f"amqp://127.0.0.1:{servers.free_port()}", lambda queue: queue.read(1))
+
+
+def _renamed(queue: AmqpQueue) -> AmqpQueue:
+    queue._queue_name = "nowhere"
+    return queue
+
+
+def test_a_connection_that_is_cut_gives_the_messages_back_and_the_next_call_connects_again(
+    url: str, rabbit_server: servers.Rabbit
+) -> None:
+    send(url, *numbered(0, 1))
+
+    async def act(queue: AmqpQueue) -> list[str]:
+        held = await queue.read(2)
+        await trio.to_thread.run_sync(rabbit_server.ctl, "close_all_connections", "--vhost", VHOST, "test")
+        for _ in range(20):
+            try:
+                await queue.acknowledge([one.place for one in held.messages])
+                found = await queue.read(2)
+            except UnavailableError:
+                continue
+            return idents(found)
+        raise AssertionError("it does not connect again")
+
+    assert with_queue(url, act) == ["m0", "m1"]
+
+
+def test_a_queue_that_was_never_read_needs_no_thread(url: str) -> None:
+    async def act(_queue: AmqpQueue) -> None:
+        return None
+
+    with_queue(url, act)
