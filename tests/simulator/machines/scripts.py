@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from support.stepped_redis import rewritten
 
@@ -17,7 +17,9 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger, answer_of
 from coordd.adapters.ledger.redis_rows import row_of
 from coordd.adapters.ledger.redis_scripts import Scripts, packed
 from coordd.adapters.ledger.resp import Problem
+from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import Decided
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import AcceptEpoch
 from coordd.core.ledger.rows import RUN_COLUMNS, JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request
@@ -25,6 +27,8 @@ from simulator.terms import LAG_S, LEASE
 
 # Number of commands that are repeated in one round trip.
 AT_A_TIME = 100
+
+A = TypeVar("A", bound=Answer | OpenAnswer)
 
 # After the ledger went back, the scripts find this replication id beside the rows. Their server has another id.
 ANOTHER_SERVER = "of another server"
@@ -55,14 +59,25 @@ class ScriptedLedger:
         """
         stamp, script = self._stamp(), self._redis.script(request.op, packed(request))
         look = ["HMGET", self._redis.key(f"run:{run}"), *RUN_COLUMNS]
-        _, before, reply, after = self._redis.read([stamp, look, script, look], refused=True)
-        if isinstance(reply, Problem) and reply.word == "NOSCRIPT":
-            self._redis.read([self._redis.bring(request.op)])
-            reply, after = self._redis.read([script, look], refused=True)
-        if isinstance(reply, Problem):
-            raise RuntimeError(f"{request}: {reply.text}")  # noqa: TRY004  # a defect of a script, not of a type
+        before, reply, after = self._executed(request, stamp, [look, script, look])
         self._done.append((at, stamp, script))
         return row_of(before), answer_of(reply), row_of(after)
+
+    def ask(self, request: Request[A]) -> A:
+        """The answer to an operation that only reads: it is not repeated when the ledger goes back."""
+        script = self._redis.script(request.op, packed(request))
+        _, reply, _ = self._executed(request, self._stamp(), [["PING"], script, ["PING"]])
+        return cast(A, answer_of(reply))
+
+    def _executed(self, request: Request[Any], stamp: list[Any], commands: list[list[Any]]) -> tuple[Any, Any, Any]:
+        """The replies to three commands, of which the second is the script of ``request``."""
+        _, before, reply, after = self._redis.read([stamp, *commands], refused=True)
+        if isinstance(reply, Problem) and reply.word == "NOSCRIPT":
+            self._redis.read([self._redis.bring(request.op)])
+            reply, after = self._redis.read(commands[1:], refused=True)
+        if isinstance(reply, Problem):
+            raise RuntimeError(f"{request}: {reply.text}")  # noqa: TRY004  # a defect of a script, not of a type
+        return before, reply, after
 
     def run(self, run: str) -> Row | None:
         return self._redis.run(run) if self._left is None else self._left.get(run)

@@ -12,6 +12,9 @@ import simulator
 # Half of these ledgers go back: they lose their last writes.
 WORLDS = range(40)
 
+# Worlds that failed on the scripts alone: a breaker's state could not be read there.
+PAST = (9000069,)
+
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
@@ -20,7 +23,7 @@ def redis_url() -> Iterator[str]:
 
 
 def test_every_property_holds_of_the_scripts(redis_url: str) -> None:
-    for seed in WORLDS:
+    for seed in (*WORLDS, *PAST):
         if simulator.draw(seed).scripted:
             world = simulator.run(seed, redis_url=redis_url)
             assert world.server.scripts is not None
