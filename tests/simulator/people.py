@@ -15,6 +15,7 @@ from coordd.core.ledger.rows import OF_JOB, Row
 from coordd.core.ledger.runner_requests import Registration, Request
 from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
 from coordd.core.wire.events import ControlRevoke
+from simulator.policies import AFTER
 
 if TYPE_CHECKING:
     from simulator.item import Item
@@ -204,7 +205,9 @@ class People:
         self.world.at(item.amount, lambda: daemon.feed(daemon.node.drain, False))
 
     def _prune(self, host: Host, item: Item) -> None:
-        """Retention: the ledger forgets old runs."""
+        """Retention: the ledger forgets old runs, but not where parents are awaited for longer."""
+        if AFTER in self.world.plan.kinds:
+            return
         self._ledger(host, Prune(keep_s=item.amount))
 
     # ---- acts that are not in the plan

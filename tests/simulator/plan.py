@@ -16,7 +16,7 @@ from coordd.core.jobs.job import Command, Concurrency, Job, Rate, Rates, Retry, 
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.words import RHO
 from coordd.core.wire import windows
-from simulator import configuration, policies, publishing
+from simulator import configuration, following, policies, publishing
 from simulator.item import Item
 from simulator.machines import hooks
 from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
@@ -233,7 +233,7 @@ def draw(
         delay_s=rng.choice((0.05, 0.5, 2.0)),
         limits=configuration.limits(seed) | policies.limits_of(kinds),
         reach=rng.choice((REACH, windows.REACH)) if production else windows.REACH,
-        jobs=jobs | (hooks.jobs() if policies.HOOKS in kinds else {}),
+        jobs=jobs | _beside(kinds, seed),
         items=tuple(sorted(items)),
         kinds=kinds,
         tags=policies.tags(seed, nodes) if policies.LINE in kinds else ((),) * nodes,
@@ -244,6 +244,12 @@ def draw(
         pinned=pinned,
         without=without,
     )
+
+
+def _beside(kinds: frozenset[str], seed: int) -> dict[str, Job]:
+    """The jobs of some kinds of worlds, which nothing else is drawn for."""
+    made = hooks.jobs() if policies.HOOKS in kinds else {}
+    return made | (following.jobs(seed) if policies.AFTER in kinds else {})
 
 
 def _of_kind(seed: int, which: tuple[int, int]) -> bool:
@@ -259,7 +265,7 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
         return frozenset()
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
     if publishing.PUBLISHED in drawn:
-        drawn -= {policies.HOOKS}
+        drawn -= {policies.HOOKS, policies.AFTER}
     if seed in policies.BEFORE_BREAKERS:
         drawn -= {policies.BREAKERS}
     return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn

@@ -1,5 +1,5 @@
 """Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues,
-retries, skipped fire times, hooks, breakers.
+retries, skipped fire times, hooks, breakers, jobs after jobs.
 
 Each draws from a random stream of its own, so that all else in the world of a seed stays as it is.
 """
@@ -45,6 +45,9 @@ HOOKS = "hooks"
 # Jobs have breakers, and fail on some machines only.
 BREAKERS = "breakers"
 
+# Jobs run after other jobs.
+AFTER = "after"
+
 # (m, r): the seeds with seed % m == r are of that kind.
 SEEDS = {
     LINE: (11, 6),
@@ -56,6 +59,7 @@ SEEDS = {
     SKIPS: (23, 4),
     HOOKS: (23, 3),
     BREAKERS: (23, 8),
+    AFTER: (29, 24),
 }
 
 # Seeds that have shown a defect before there were the last seven kinds: they stay the worlds that they were.
@@ -92,7 +96,7 @@ EARLIER = frozenset(
 )
 # The same for the youngest kind.
 BEFORE_BREAKERS = frozenset((22042, 26389, 32323, 41293, 923159))
-YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS))
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS, AFTER))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"

@@ -24,7 +24,7 @@ from simulator.item import Item
 from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
-from simulator.judging.policies import watches
+from simulator.judging.policies import unsettled, watches
 from simulator.judging.policies.holds import Holds
 from simulator.judging.policies.rooms import Rooms
 from simulator.judging.policies.told import Told
@@ -440,7 +440,7 @@ class World:
             return True  # this node's clock is behind: its last fire time is still to come
         if any(not host.gone and (host.outbox or host.disk.requests) for host in self.hosts):
             return True
-        if (self.plan.published and self.publishing.unsettled()) or self.told.untold():
+        if (self.plan.published and self.publishing.unsettled()) or self.told.untold() or unsettled(self):
             return True
         if self.server.setbacks and self.server.recovering_s(self.server.wall()) > 0:
             return True

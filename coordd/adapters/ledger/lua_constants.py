@@ -58,7 +58,7 @@ _FIGURES = (
 )
 
 # Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs; and how the text
-# begins that says who asked for a run whose parents did not all come.
+# begins that says who asked for a run whose parents did not all come, or whose parents opened it.
 _KEYS = {
     "NODE": rows.OF_NODE,
     "JOB": rows.OF_JOB,
@@ -67,6 +67,7 @@ _KEYS = {
     "BREAKER": rows.OF_BREAKER,
     "ISOLATED": rows.OF_ISOLATED,
     "ABSENT": words.ABSENT,
+    "OPENED": words.OPENED,
     "CHECK": rows.OF_CHECK,
     "REPORTED": rows.OF_REPORTED,
 }
@@ -98,8 +99,8 @@ def constants() -> str:
         f"local BACKFILL = {_backfill()}",
         "-- The breakers of jobs (core/ledger/breaker); one table for the same reason.",
         f"local BREAKER = {_breaker()}",
-        "-- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT: how ``by`` of a run begins whose",
-        "-- parents did not all come (core/ledger/words.py). One table for the same reason.",
+        "-- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT, OPENED: how ``by`` of a run begins",
+        "-- whose parents did not all come, or did (core/ledger/words.py). One table for the same reason.",
         f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
         "",
         "-- Figures.",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from coordd.core.jobs.job import After, iso, scheduled_run, triggered_run
 from coordd.core.jobs.schedule import zone
-from coordd.core.ledger.words import ABSENT, FAILURE, LOST, SUCCESS
+from coordd.core.ledger.words import ABSENT, FAILURE, LOST, OPENED, SUCCESS
 
 # Which ends fit; None: each.
 FITS: dict[str, frozenset[str] | None] = {
@@ -23,9 +23,6 @@ FITS: dict[str, frozenset[str] | None] = {
 
 # A run is missed this long (seconds) after its time is over: the end of a parent may just be written.
 GRACE_S = 5.0
-
-# Who "asked for" a run that its parents have opened: this, and their runs.
-OPENED = "after "
 
 # At most this many parents are named in a row, in at most this many characters.
 NAMED_MAX = 10

@@ -10,7 +10,20 @@ The runner loads this file before it starts a job, so it imports only its neighb
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rows import JobRow, LedgerTime, is_backfill, is_overdue
 from coordd.core.ledger.standing import Holds
-from coordd.core.ledger.words import DIFFERS, EARLY, FINISHED, NEVER, OK, OUTDATED, RECOVERING, SETTLED, Policy, Token
+from coordd.core.ledger.words import (
+    ABSENT,
+    DIFFERS,
+    EARLY,
+    FINISHED,
+    NEVER,
+    OK,
+    OPENED,
+    OUTDATED,
+    RECOVERING,
+    SETTLED,
+    Policy,
+    Token,
+)
 from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
@@ -185,8 +198,11 @@ class Fires(Holds):
     ) -> bool:
         """True if a scheduled run without a row is overdue, and its job suspended: its fire time ends without a row.
 
-        Otherwise each fire time of a suspended job would leave a row.
+        Otherwise each fire time of a suspended job would leave a row. A run that its parents have opened, or that was
+        missed for them, keeps its row: it says so, and no schedule tells of it.
         """
+        if of.by.startswith((OPENED, ABSENT)):
+            return False
         if not of.scheduled or not is_overdue(row, now) or now.recovering_s > 0:
             return False
         if not self._nothing_starts(store, job, now):

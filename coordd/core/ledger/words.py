@@ -132,6 +132,9 @@ HAS_MATCHED = "; a pattern of its breaker matches"
 # looks at its row ends it as missed.
 ABSENT = "its parents were awaited; absent: "
 
+# Who "asked for" a run that the ends of its parents have opened: this, and their runs.
+OPENED = "after "
+
 # A jitter of this many thousandths at most doubles a delay.
 JITTER_MAX = 1000
 

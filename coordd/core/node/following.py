@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from coordd.core.context import Context
-from coordd.core.jobs.after import OPENED, Ends, Period, Verdict, judged, lookback_s, period_of
+from coordd.core.jobs.after import Ends, Period, Verdict, judged, lookback_s, period_of
 from coordd.core.jobs.job import Job, fire_time, run_uuid, scheduled_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between
@@ -22,7 +22,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import Current, OpenAnswer, OpenRun
 from coordd.core.ledger.requests import ListEnded, Register
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import CONFLICT, EXISTS, FINISHED, NEVER, OK, OPEN_PAGE, PENDING
+from coordd.core.ledger.words import CONFLICT, EXISTS, FINISHED, NEVER, OK, OPEN_PAGE, OPENED, PENDING
 from coordd.core.ready import Now
 from coordd.core.wire.events import Action, TaskSent
 
@@ -76,6 +76,7 @@ class Following:
         "_out",
         "_seen",
         "_since",
+        "_wall",
         "_whole",
     )
 
@@ -90,6 +91,7 @@ class Following:
         self._out = False
         self._limit = OPEN_PAGE
         self._since = 0.0
+        self._wall = 0.0  # what the ledger's clock showed last
         self._whole = float("-inf")  # when this node last began to read everything (mono)
         self._seen = ("", "")  # epoch and identity of the ledger
 
@@ -102,6 +104,11 @@ class Following:
         self._counts = answer.current
         if self._out:
             return
+        if (
+            answer.wall < self._wall
+        ):  # its clock was set back: ends that are still to come may be dated before the last ones
+            self._whole = float("-inf")
+        self._wall = answer.wall
         if now.mono - self._whole >= WHOLE_S:
             self._whole = now.mono
             self._done.clear()

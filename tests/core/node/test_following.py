@@ -10,7 +10,7 @@ from support.small_cluster import EPOCH, Cluster, asked_for, job
 
 from coordd.core.jobs.after import GRACE_S, parents_of, was_missed
 from coordd.core.jobs.job import After, Job, scheduled_run
-from coordd.core.ledger.rows import Row
+from coordd.core.ledger.rows import LedgerTime, Row
 from coordd.core.ledger.runner_requests import Report
 
 HOUR_S = 3600.0
@@ -218,3 +218,21 @@ def test_a_child_for_failures_is_opened_by_a_failure_alone(state: str, opened: i
     nodes.wait(5.0)
 
     assert len(rows(nodes)) == opened
+
+
+def test_an_end_is_seen_although_the_ledgers_clock_was_set_back_while_it_was_away() -> None:
+    nodes = made(parent(), child("a"), names="ab")
+    to(nodes, FIRST + 100)
+    run = scheduled_run("a", FIRST)
+    holder = next(shell for shell in nodes.shells.values() if run in shell.renew_at)
+    launch, clock = holder.launch_of(run), nodes.ledger._clock
+    nodes.ledger_away = True
+    nodes.ledger._clock = lambda: LedgerTime(clock().wall - 90.0, clock().lease)
+    grant = grant_of(launch.run, launch.attempt, launch.token, launch.nonce)
+    nodes.ledger.ask(Report(grant=grant, state="success", exit_code=0))
+    holder.renew_at.clear()
+    nodes.wait(40.0)
+    nodes.ledger_away = False
+    nodes.wait(40.0)
+
+    assert [row.run for row in rows(nodes)] == [scheduled_run("child", FIRST)]

@@ -53,7 +53,7 @@ def judge(world: World) -> None:
     for run in sorted(world.accepted):
         _judge_trigger(world, run, world.accepted[run], taken)
     for job in world.jobs.values():
-        if job.schedule is not None:
+        if job.schedule is not None and job.after is None:  # AF judges the others
             _judge_schedule(world, job)
     _judge_nodes(world)
     policies.ended(world)
@@ -81,6 +81,7 @@ def judge_waiting(world: World) -> None:
             due = max(row.not_before, row.created_at) + Policy.unpack(row.policy).start_within_s
             if world.server.wall() > max(due, healed_at) + ENDED_S:
                 world.violate(f"U {row.run} is {row.state}, and its time to start is long over")
+    policies.waited(world)
 
 
 def _judge_nodes(world: World) -> None:

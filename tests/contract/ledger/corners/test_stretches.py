@@ -13,6 +13,7 @@ from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.fires import HELD_BY_OTHERS
 from coordd.core.ledger.requests import Activate, PassOver, Register, Settled, Suspend
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.words import ABSENT, OPENED
 
 MINUTE_S = 60.0
 
@@ -96,6 +97,20 @@ def test_only_an_overdue_fire_time_is_given_up_while_its_job_is_suspended(nodes:
         assert answer.state != "settled"
 
     assert told(nodes) == []
+
+
+@pytest.mark.parametrize("by", [OPENED + "etl@2026-01-01T00:00:00Z", ABSENT + "etl"])
+def test_the_run_of_a_child_has_its_row_while_its_job_is_suspended(nodes: Nodes, by: str) -> None:
+    nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
+    nodes.clock.step(5 * MINUTE_S)
+    child = of(nodes, 2.0)
+    child.by = by
+
+    assert nodes.ask(Register(of=child)).word == "ok"
+
+    assert told(nodes) == []
+    assert nodes.claim(child).state == "missed"
+    assert (ABSENT in nodes.reason(child.run)) is (ABSENT in by)
 
 
 def test_nothing_is_given_up_in_a_quarantine(nodes: Nodes, back: Callable[..., None]) -> None:

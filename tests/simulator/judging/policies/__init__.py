@@ -8,6 +8,7 @@ from coordd.core.ledger.words import Policy
 from simulator.judging.policies.blackouts import Blackouts
 from simulator.judging.policies.broken import Broken
 from simulator.judging.policies.elsewhere import Elsewhere
+from simulator.judging.policies.joined import Joined
 from simulator.judging.policies.pauses import Pauses
 from simulator.judging.policies.queues import Queues
 from simulator.judging.policies.skips import Skips
@@ -32,7 +33,7 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    begun = (kind(world) for kind in (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken))
+    begun = (kind(world) for kind in (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Joined))
     return world.holds, *begun, world.told
 
 
@@ -61,5 +62,17 @@ def decided(world: World, election: Election) -> None:
 def ended(world: World) -> None:
     """The world is over."""
     for watch in world.watches:
-        if isinstance(watch, Broken):
+        if isinstance(watch, Broken | Joined):
             watch.end()
+
+
+def waited(world: World) -> None:
+    """The faults are over, and the world waits for what is unsettled."""
+    for watch in world.watches:
+        if isinstance(watch, Joined):
+            watch.wait()
+
+
+def unsettled(world: World) -> bool:
+    """True if something is still to be done."""
+    return any(isinstance(watch, Joined) and watch.unsettled() for watch in world.watches)

@@ -1,7 +1,7 @@
 """Mutants of the rules about time, limits and definitions that people set: one file for each subject."""
 
 from simulator.mutants.mutant import Mutant
-from simulator.mutants.policies import breakers, holds, hooks, line, retries, revisions, room, skips, times
+from simulator.mutants.policies import breakers, holds, hooks, joined, line, retries, revisions, room, skips, times
 
 MUTANTS: tuple[Mutant, ...] = (
     *revisions.MUTANTS,
@@ -13,4 +13,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *skips.MUTANTS,
     *hooks.MUTANTS,
     *breakers.MUTANTS,
+    *joined.MUTANTS,
 )

@@ -86,11 +86,11 @@ local BREAKER = {
   TRYING = { received = true, retry = true, started = true },
   GROWTH = { exponential = true, fixed = true, linear = true }, WHEN_OPEN = { fail = true, prevent = true },
 }
--- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT: how ``by`` of a run begins whose
--- parents did not all come (core/ledger/words.py). One table for the same reason.
+-- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT, OPENED: how ``by`` of a run begins
+-- whose parents did not all come, or did (core/ledger/words.py). One table for the same reason.
 local OF = {
   NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision', BREAKER = 'breaker:',
-  ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ', CHECK = 'check:',
+  ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ', OPENED = 'after ', CHECK = 'check:',
   REPORTED = 'reported:',
 }
 

@@ -81,7 +81,9 @@ local function stand(job)
 end
 
 -- A scheduled run without a row is overdue, and its job suspended: its fire time ends without a row.
+-- One that its parents have opened, or that was missed for them, keeps its row.
 local function is_given_up(job, row, of, said)
+  if string.sub(of.by, 1, #OF.OPENED) == OF.OPENED or string.sub(of.by, 1, #OF.ABSENT) == OF.ABSENT then return false end
   if of.scheduled ~= 1 or not is_overdue(row) or recovering_s() > 0 or not nothing_starts(job) then return false end
   if said then settle_up_to(job, said, due_at(row)) end
   settle_to(job, due_at(row), SUSPENDED, -1, -1)

@@ -1,0 +1,64 @@
+"""Jobs after jobs: each period of a child has its run, and no end is lost with a node."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from coordd.core.jobs.after import Ends, Period, period_of
+from coordd.core.ledger.words import ABSENT
+from coordd.core.node import following
+from coordd.core.node.following import Following
+from simulator.mutants.mutant import Mutant, instead
+from simulator.policies import AFTER
+
+
+@instead(Following, "_note")
+def _only_its_own_runs(real: Any, self: Following, row: Any) -> None:
+    """An end concerns the node that held the run, as a callback in its memory would."""
+    if row.node in ("", self._ctx.hostname) or row.job in self._children:
+        real(self, row)
+
+
+@instead(Following, "_register")
+def _misses_silently(real: Any, self: Following, job: Any, run: str, fire_at: float, period: Any, *rest: Any) -> None:
+    if rest[0].by.startswith(ABSENT):
+        self._done.add(run)
+    else:
+        real(self, job, run, fire_at, period, *rest)
+
+
+def _unfloored(after: Any, zone: str, run: str, fire_at: float, *, scheduled: bool) -> Period:
+    return Period(fire_at) if scheduled else period_of(after, zone, run, fire_at, scheduled=scheduled)
+
+
+MUTANTS = (
+    Mutant(
+        "the first parent's end opens the child",
+        "jobs after jobs: all parents are awaited",
+        "AF",
+        lambda: mock.patch.object(Ends, "joined", lambda self, _: tuple(sorted(self.came.values())[:1])),
+        (AFTER,),
+    ),
+    Mutant(
+        "the end of a parent is known to its node alone",
+        "jobs after jobs: every node sees the ends in the ledger",
+        "AF",
+        _only_its_own_runs,
+        (AFTER, "crash", "power"),
+    ),
+    Mutant(
+        "a child is opened twice in a period",
+        "jobs after jobs: its id is the period's",
+        "AF",
+        lambda: mock.patch.object(following, "period_of", _unfloored),
+        (AFTER,),
+    ),
+    Mutant(
+        "a child is missed without a row",
+        "jobs after jobs: past within a row says why",
+        "AF",
+        _misses_silently,
+        (AFTER,),
+    ),
+)
