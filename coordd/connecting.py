@@ -13,6 +13,7 @@ import msgspec
 from coordd.adapters import secrets
 from coordd.adapters.backends import function
 from coordd.adapters.backends.kept import KeptFile
+from coordd.adapters.bus.no_bus import NoBus
 from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.config import keyring
@@ -64,7 +65,7 @@ class Connections:
     @property
     def loses_connection(self) -> bool:
         """True if the bus has a connection that can be lost; the bus of a single machine has none."""
-        return not self.cluster.is_embedded
+        return self.cluster.gossip and not self.cluster.is_embedded
 
     @property
     def ledger_can_go_back(self) -> bool:
@@ -83,6 +84,7 @@ class Connections:
             cluster,
             name=start.name,
             bus=start.bus,
+            gossip=start.gossip,
             ledger=start.ledger,
             ledger_timeout=start.ledger_timeout,
             unsigned=start.unsigned,
@@ -100,6 +102,8 @@ class Connections:
     def _make_bus(self) -> Bus:
         cluster = self.cluster
         tls = self._tls(cluster)
+        if not cluster.gossip:
+            return NoBus()
         if cluster.is_embedded:
             return UnixBus(cluster.bus, self._full_hostname, check_interval_s=cluster.heartbeat_interval)
         urls, common = list(cluster.bus_urls), {"cluster": cluster.name, "password": self._bus_password}

@@ -48,7 +48,7 @@ from coordd.launching import LaunchBuilder, make_outlets
 from coordd.ports import Verifiable
 from coordd.services.audit import Audit, audit_view
 from coordd.services.control import disclosure
-from coordd.services.control.doctor import FAIL, OK, WARN, check
+from coordd.services.control.doctor import FAIL, OK, WARN, bus_check, check
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.control.server import ControlServer
 from coordd.services.driver import Driver, Keeper
@@ -528,14 +528,7 @@ class Daemon:
             checks += [check("ledger server", WARN, text, "see docs/runbook.md") for text in weaker]
         except CoorddError as exc:
             checks.append(check("ledger", FAIL, str(exc), "see docs/runbook.md"))
-        checks.append(
-            check(
-                "bus",
-                OK if self.bus.state == "connected" else FAIL,
-                self.bus.error or f"{self.bus.url} is {self.bus.state}",
-                "runs still launch, through the ledger; see docs/runbook.md",
-            )
-        )
+        checks.append(bus_check(self.bus))
         try:
             breaks = self._check_audit(math.inf, 1).breaks
             where = [f"{b.file}:{b.line}: {b.problem}" if b.line else f"{b.file} {b.problem}" for b in breaks]

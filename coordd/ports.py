@@ -141,7 +141,7 @@ class Bus(Protocol):
 
     @property
     def state(self) -> str:
-        """starting | connected | disconnected."""
+        """starting | connected | disconnected | off (there is none)."""
 
     @property
     def error(self) -> str:

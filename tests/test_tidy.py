@@ -67,6 +67,7 @@ LIBRARY_HOME = {
         "adapters/bus/unix_peer.py",
         "adapters/bus/aio.py",
         "adapters/bus/brokered_bus.py",
+        "adapters/bus/no_bus.py",
         "adapters/ledger/redis_loop.py",
         "adapters/mirror/",
         "adapters/triggers/",
@@ -77,6 +78,7 @@ LIBRARY_HOME = {
     "asyncio": (
         "adapters/bus/aio.py",
         "adapters/bus/brokered_bus.py",
+        "adapters/bus/no_bus.py",
         "adapters/bus/amqp_",
         "adapters/bus/redis_bus.py",
         "adapters/mirror/",

@@ -10,9 +10,9 @@ from coordd.core.context import Settings
 # A change of these makes another node, or changes the addresses: it needs a restart.
 _NEEDS_RESTART = (
     ("node", "name"), ("node", "state_dir"), ("node", "runtime_dir"), ("cluster", "name"), ("cluster", "bus"),
-    ("cluster", "ledger"), ("cluster", "mingle"), ("control", "socket"), ("control", "operator_group"),
-    ("control", "viewer_group"), ("cluster", "ledger_timeout"), ("cluster", "heartbeat_interval"),
-    ("cluster", "unsigned"), ("node", "fast_start"), ("cluster", "fast_path"),
+    ("cluster", "ledger"), ("cluster", "mingle"), ("cluster", "gossip"), ("control", "socket"),
+    ("control", "operator_group"), ("control", "viewer_group"), ("cluster", "ledger_timeout"),
+    ("cluster", "heartbeat_interval"), ("cluster", "unsigned"), ("node", "fast_start"), ("cluster", "fast_path"),
     ("metrics", "listen"), ("metrics", "textfile"), ("tracing", "otlp"), ("guard", "listen"), ("guard", "tls"),
     ("triggers", "listen"), ("triggers", "tls"),
     ("mirror", "url"), ("mirror", "exchange"), ("mirror", "args"), ("mirror", "password_file"),

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from coordd.config.sections import ClusterConfig, Config
 
 
+# What `[cluster] gossip = false` gives up: the end of a sentence.
+LOST_WITHOUT_GOSSIP = (
+    "nodes do not know of each other: each asks the ledger for every run, whatever the load and the placement; a dead"
+    " node is noticed when its leases end, and nobody is told; cancels and drains wait for the next look at the ledger;"
+    " each node polls triggers and checks; logs are read on their own node; nobody notices a node with another ledger,"
+    " with other job files, or with the name of another node"
+)
+
 # Of a sink.
 SECRETS = ("password_file", "token_file", "tls_ca")
 
@@ -43,7 +51,7 @@ def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tupl
 
 def unsigned(cluster: ClusterConfig) -> str:
     """Why nobody may read secrets over the bus: the end of a sentence, or ""."""
-    if cluster.is_signed or cluster.is_embedded:
+    if cluster.is_signed or cluster.is_embedded or not cluster.gossip:
         return ""
     return "messages between nodes are not signed ([cluster] unsigned = true), so no node shows a log to another"
 
@@ -64,8 +72,8 @@ def missing_of_others(config: Config, environ: Mapping[str, str]) -> Iterator[tu
         why = _unreadable(path) or _exposed(setting, path, environ) if path else ""
         if why:
             yield setting, f"{values.printable(path)}: {why}"
-    if config.mirror.on_bus and not config.cluster.bus_scheme.startswith("amqp"):
-        found = f"[cluster] bus is {config.cluster.bus_scheme}://"
+    if config.mirror.on_bus and not (config.cluster.gossip and config.cluster.bus_scheme.startswith("amqp")):
+        found = f"[cluster] bus is {config.cluster.bus_scheme}://" if config.cluster.gossip else "there is no gossip"
         yield (
             "mirror.url",
             f'"bus" needs RabbitMQ as the bus, and {found}: name a broker, as in amqps://user@broker:5671/',
@@ -150,7 +158,9 @@ def warnings(config: Config) -> list[Problem]:
             better = f"{PASSWORDS[setting][0]}, or a systemd credential {PASSWORDS[setting][1]}"
             told.append((setting, f"the URL contains the password, visible to every reader of this file: {better}"))
         told += [(setting, f"{why} (allow_insecure = true)") for why in whys]
-    if cluster.unsigned and not cluster.is_embedded:
+    if not cluster.gossip:
+        told.append(("cluster.gossip", f"without gossip {LOST_WITHOUT_GOSSIP}"))
+    if cluster.unsigned and cluster.gossip and not cluster.is_embedded:
         unsafe = "anybody who reaches the bus can speak as any node; for development only"
         told.append(("cluster.unsigned", f"{unsafe}: `coordd keys new` makes a keyring"))
     shown = values.printable(config.path) or "defaults"

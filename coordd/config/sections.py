@@ -48,8 +48,8 @@ class NodeConfig(msgspec.Struct, frozen=True):
 class ClusterConfig(msgspec.Struct, frozen=True):
     """Settings that all nodes share; durations in seconds.
 
-    ``bus`` is one address, or several separated by commas; ``bus_urls`` is the list of them. ``fast_path``: claims of a
-    Redis ledger cross no thread.
+    ``gossip`` False: there is no bus. ``bus`` is one address, or several separated by commas; ``bus_urls`` is the list
+    of them. ``fast_path``: claims of a Redis ledger cross no thread.
     """
 
     name: str = "default"
@@ -64,6 +64,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     unsigned: bool = False
     allow_insecure: bool = False
     mingle: bool = True
+    gossip: bool = True
     heartbeat_interval: float = 2.0
     election_timeout: float = 1.0
     mingle_timeout: float = 1.0
@@ -76,8 +77,8 @@ class ClusterConfig(msgspec.Struct, frozen=True):
 
     @property
     def bus_urls(self) -> tuple[str, ...]:
-        """The addresses of the bus, tried in turn; all have the same scheme."""
-        return addresses.split(self.bus)
+        """The addresses of the bus, tried in turn; all have the same scheme. () without gossip."""
+        return addresses.split(self.bus) if self.gossip else ()
 
     @property
     def bus_scheme(self) -> str:
@@ -97,7 +98,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     @property
     def is_signed(self) -> bool:
         """True if messages are sealed in envelopes."""
-        return not self.is_embedded and not self.unsigned
+        return self.gossip and not self.is_embedded and not self.unsigned
 
     @property
     def verifies_ledger(self) -> bool:

@@ -25,6 +25,7 @@ from coordd.config.hooks.sink import read_sinks
 from coordd.config.sections import (
     BACKENDS,
     PYTHON,
+    REDIS,
     Budget,
     ClusterConfig,
     Config,
@@ -496,6 +497,8 @@ def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
         if tls and not config.cluster.tls_cert:
             yield f"{section}.tls", "the listener shows the certificate of this node: set cluster.tls_cert"
     cluster = config.cluster
+    if not cluster.gossip and config.jobs.backend == REDIS:
+        yield "cluster.gossip", "a published revision needs gossip: it comes into force when every node has it"
     positive = ("heartbeat_interval", "election_timeout", "lease", "renew_interval", "ledger_timeout", "kill_grace")
     absurd = False
     for key in (*positive, "mingle_timeout"):

@@ -145,6 +145,8 @@ class Health:
             parts.append("wall clock off: no scheduled run is opened")
         if self._driver.bus.state == "disconnected":
             parts.append("bus disconnected")
+        elif self._driver.bus.state == "off":
+            parts.append("no gossip")
         waiting = self._driver.outbox.waiting if self._driver.outbox is not None else 0
         if waiting:
             parts.append(f"{waiting} message{'s wait' if waiting != 1 else ' waits'} for the bus")

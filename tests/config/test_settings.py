@@ -76,6 +76,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         ("COORDD_CLUSTER_LEASE", "90", "cluster", "lease", 90.0),
         ("COORDD_CLUSTER_MINGLE", "false", "cluster", "mingle", False),
         ("COORDD_CLUSTER_MINGLE", "0", "cluster", "mingle", False),
+        ("COORDD_CLUSTER_GOSSIP", "false", "cluster", "gossip", False),
         ("COORDD_CLUSTER_BUS", '["unix:///tmp/bus"]', "cluster", "bus", "unix:///tmp/bus"),
         ("COORDD_CLUSTER_LEDGER", "sqlite:////tmp/l.db", "cluster", "ledger", "sqlite:////tmp/l.db"),
         ("COORDD_SPARK_ENV", '{ A = "1", N = 2, B = true }', "spark", "env", {"A": "1", "N": "2", "B": "true"}),

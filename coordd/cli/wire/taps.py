@@ -48,6 +48,8 @@ class Tap(Protocol):
 
 def tap(cluster: ClusterConfig) -> Tap:
     """Listen as the configuration says. Raises UnavailableError or ConfigError."""
+    if not cluster.gossip:
+        raise ConfigError("[cluster] gossip = false: nodes send no messages")
     if cluster.is_embedded:
         return UnixTap(cluster.bus_path)
     kind = AmqpTap if cluster.bus_scheme.startswith("amqp") else RedisTap

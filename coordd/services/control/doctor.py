@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from coordd.config import addresses
+from coordd.config.safety import LOST_WITHOUT_GOSSIP
 from coordd.core.breaker import Breaker
 from coordd.core.context import SKEW_MAX_S
 from coordd.core.ledger.requests import ListOpen
@@ -49,7 +50,7 @@ NAMES_MAX = 5
 async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str) -> list[Check]:
     """The checks of a node among others."""
     checks = [memory_check("/proc/self/mem", os.geteuid())]
-    if not driver.bus.url.startswith("unix:"):
+    if driver.bus.state != "off" and not driver.bus.url.startswith("unix:"):
         checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
     if not ledger_url.startswith("sqlite:"):  # a file ledger uses our own clock
         checks.append(await _skew_check(ledger))
@@ -227,6 +228,15 @@ def skew_check(skew_s: float, blur_s: float) -> Check:
     if off_s > SKEW_WARN_S:
         return check("clock", WARN, f"{text}: scheduled runs start late or early by that", "chrony, on both")
     return check("clock", OK, text)
+
+
+def bus_check(bus: Bus) -> Check:
+    """How the bus is; without gossip there is none."""
+    if bus.state == "off":
+        return check("bus", WARN, f"gossip = false: {LOST_WITHOUT_GOSSIP}", "docs/operate.md, Without gossip")
+    state = OK if bus.state == "connected" else FAIL
+    text = bus.error or f"{bus.url} is {bus.state}"
+    return check("bus", state, text, "runs still launch, through the ledger; see docs/runbook.md")
 
 
 def node_checks(node: Shown) -> list[Check]:

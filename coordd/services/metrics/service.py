@@ -202,7 +202,7 @@ class Metrics:
             self._ops.setdefault(op, Buckets(families.LEDGER_S)).add(seconds)
         only = {
             families.ELECTIONS: self._elections,
-            families.BUS_UP: driver.bus.state == "connected",
+            **({families.BUS_UP: driver.bus.state == "connected"} if driver.bus.state != "off" else {}),
             families.LEDGER_UP: ledger.state == CONNECTED,
             families.OUTBOX: driver.outbox.waiting if driver.outbox is not None else 0,
             families.NODE_READY: not node_problem(driver, ledger),
