@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from coordd.core.context import Context
 from coordd.core.election import Election
-from coordd.core.jobs.job import HOOK, Job, pinned, unpinned
+from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
@@ -318,11 +318,13 @@ class Line(Phases):
         bound_s = self._puts_off(pursuit, job.pool, now)
         if bound_s <= 0:
             return False
-        pursuit.slots = f"pool {job.pool}"
-        first = self._is_first(pursuit, pursuit.slots, now)
+        slots = f"pool {job.pool}"
+        if not pursuit.limited or pursuit.slots:  # otherwise something else than the pool holds it up, and it nobody
+            pursuit.slots = slots
+        first = self._is_first(pursuit, slots, now)
         pursuit.backoff_s = BACKOFF_MIN_S if first else min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
         in_s = LIMIT_RETRY_S if first else self._later(pursuit, now)
-        why = f"{words.LIMITED}: {pursuit.slots}: {pursuit.yielded_to} goes first"
+        why = f"{words.LIMITED}: {slots}: {pursuit.yielded_to} goes first"
         self._again(pursuit, min(in_s, bound_s), why, now)
         return True
 
@@ -384,7 +386,7 @@ class Line(Phases):
     def _look_along(self, pool: str, now: Now) -> Heads:
         """The first run of each kind in the line of that pool."""
         heads: Heads = {}
-        answers: dict[tuple[tuple[str, ...], str], bool] = {}  # hundreds may ask for the same tags
+        answers: dict[tuple[tuple[str, ...], str, bool], bool] = {}  # hundreds may ask for the same tags
         for other in self.pursuits.values():
             bound_s = self._stands(other, pool, now)
             if not bound_s:
@@ -394,7 +396,9 @@ class Line(Phases):
                 continue
             if bound_s == YIELD_TO_OTHERS_S:
                 job = self._ctx.definition_for(other.action)
-                asks = job.tags if job else (), unpinned(other.action.digest)[1]
+                digest, only = unpinned(other.action.digest)
+                defined = job is not None and digest in ("", job.digest)
+                asks = job.tags if job else (), only, defined or digest.startswith(EXEC_DIGEST)
                 if asks not in answers:
                     answers[asks] = self._somebody_may(*asks)
                 if not answers[asks]:
@@ -418,10 +422,12 @@ class Line(Phases):
         soon = other.phase != DUE or other.at <= now.mono + YIELD_S  # otherwise it is not due, or the ledger is away
         return YIELD_S if soon else 0.0
 
-    def _somebody_may(self, tags: tuple[str, ...], only: str) -> bool:
-        """True if this node, or one that is not lost, has the tags, and is the one that is asked for ("": any)."""
+    def _somebody_may(self, tags: tuple[str, ...], only: str, here: bool) -> bool:
+        """True if this node, or one that is not lost, has the tags, and is the one that is asked for ("": any). Of
+        itself the node also knows that it has its definition (``here``); another one may still have an earlier one.
+        """
         ctx, wanted = self._ctx, set(tags)
-        if wanted <= set(ctx.settings.tags) and only in ("", ctx.hostname):
+        if here and wanted <= set(ctx.settings.tags) and only in ("", ctx.hostname):
             return True
         return any(
             member.state in (ALIVE, SUSPECT) and wanted <= set(member.tags) and only in ("", member.hostname)

@@ -152,6 +152,40 @@ def test_a_run_that_no_node_can_take_holds_nobody_up(gone: bool) -> None:
     assert claims(lone) == ["low#1"]
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_run_whose_definition_this_node_lacks_waits_for_another_one_alone(alone: bool) -> None:
+    """Another node may still have the earlier definition, by which the run was begun."""
+    changed = job("changed", pool="heavy", priority=5, digest="d2")
+    lone = beside_one_with_a_gpu(LOW, changed)
+    peer(lone).tags = ()
+    if alone:
+        peer(lone).state = LOST
+    lone.sweep(open_run("changed#1", of=structs.replace(changed, digest="d1")))
+    lone.wait(SETTINGS.election_timeout_s)
+    trigger(lone, LOW)
+    lone.wait(2 * SETTINGS.election_timeout_s)
+
+    assert claims(lone) == (["low#1"] if alone else [])
+
+
+def test_a_run_that_waits_for_one_of_its_job_holds_nobody_up_although_that_one_goes_first() -> None:
+    tagged = job("tagged", pool="heavy", priority=9, tags=("gpu",))
+    lone = beside_one_with_a_gpu(LOW, HIGH, tagged)
+    lone.sweep(open_run("tagged#1", of=tagged))
+    lone.wait(SETTINGS.election_timeout_s)
+    trigger(lone, HIGH)
+    lone.wait(YIELD_TO_OTHERS_S + LIMIT_RETRY_S)
+    assert claims(lone) == ["high#1"]
+    peer(lone)
+    lone.answer("claim", Answer(LIMITED, by="overlap with high#0", in_s=LIMIT_RETRY_S))
+    lone.wait(LIMIT_RETRY_S + 0.1)
+    assert "tagged#1 goes first" in lone.node.pursuits.pursuits["high#1"].why
+    peer(lone)
+    trigger(lone, LOW)
+
+    assert "tagged#1 goes first" in lone.node.pursuits.pursuits["low#1"].why
+
+
 def test_many_that_only_others_can_take_hold_nobody_up_one_after_the_other() -> None:
     tagged = job("tagged", pool="heavy", priority=5, tags=("gpu",))
     lone = beside_one_with_a_gpu(LOW, tagged)
