@@ -124,7 +124,9 @@ LIBRARY_HOME = {
         "adapters/ledger/sqlite_rows.py",
         "adapters/disk/backlog.py",
         "adapters/disk/copies.py",
+        "adapters/triggers/sql_program.py",
     ),
+    "psycopg": ("adapters/triggers/sql_program.py",),
 }
 
 # Pure code uses no clock, no randomness, no files, no tasks, no logging.

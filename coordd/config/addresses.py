@@ -17,6 +17,7 @@ EXAMPLES = {
     "sqlite": "sqlite:////var/lib/coordd/ledger.db (four slashes)",
     "amqp": "amqp://user@broker:5672/vhost",
     "amqps": "amqps://user@broker:5671/vhost",
+    "postgresql": "postgresql://user@host:5432/database?sslmode=verify-full",
     "redis": "redis://host:6379/0",
     "rediss": "rediss://host:6379/0",
     "redis+sentinel": "redis+sentinel://host1:26379,host2:26379/MASTER/0",
@@ -25,6 +26,7 @@ EXAMPLES = {
 ENCRYPTED = frozenset(("amqps", "rediss", "rediss+sentinel"))
 # Schemes without encryption, and what to use instead.
 PLAIN = {"amqp": "amqps", "redis": "rediss", "redis+sentinel": "rediss+sentinel", "http": "https"}
+_VERIFIED_TLS = {("sslmode", "verify-full"), ("sslmode", "verify-ca")}
 LOCAL = frozenset(("unix", "sqlite"))
 
 # URL parameters that switch off the verification of certificates, with the values that leave it on.
@@ -96,6 +98,10 @@ def _check_path(scheme: str, parts: SplitResult, wrong: str) -> None:
         if "/" in path:
             raise ValueError(f"expected one vhost (a slash in its name is written %2F) {wrong}")
         return
+    if scheme == "postgresql":
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,63}", path, re.ASCII):
+            raise ValueError(f"expected the name of a database {wrong}")
+        return
     if scheme.endswith("+sentinel"):
         master, _, path = path.partition("/")
         if not master:
@@ -135,12 +141,15 @@ def in_clear(url: str) -> str:
     """Why others on the network could read what is sent to that address, as a sentence; "" if they cannot."""
     scheme = url.partition("://")[0].lower()
     better = PLAIN.get(scheme)
+    if scheme == "postgresql" and not _VERIFIED_TLS & set(parse_qsl(urlsplit(url).query)):
+        better = "postgresql"
     far = [host for host in hosts(url) if not _is_loopback(host)] if better else []
     if not far:
         return ""
+    how = "…?sslmode=verify-full" if scheme == "postgresql" else ""
     return (
         f"{scheme}:// to {', '.join(far)} is not encrypted, and others on the network read passwords and "
-        f"change messages: use {better}://, or a tunnel on this machine"
+        f"change messages: use {better}://{how}, or a tunnel on this machine"
     )
 
 

@@ -31,7 +31,6 @@ from coordd.core.jobs.arguments import check_launch, nearest, placeholders
 from coordd.core.jobs.job import After, Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
 from coordd.core.jobs.secrecy import exposed
-from coordd.core.jobs.trigger import HTTP
 from coordd.core.ledger.breaker.text import COUNTED, MATCHED
 from coordd.core.names import NAME, NAME_RULE
 
@@ -182,9 +181,7 @@ class _Reading:
         sinks = read_job_sinks(said.get("sink", []), config, partial(self.wrong, "sink"))
         self.relations(said, launch, config)
         self.parents(name, said, config)
-        found = triggers.read_triggers(said.get("trigger", []), said, name, self.wrong)
-        if any(one.kind == HTTP for one in found) and not config.triggers.listen:
-            self.wrong("trigger.route", triggers.DEAF, warning=True)
+        found = triggers.read_triggers(said.get("trigger", []), said, name, self.wrong, config)
         self.limits(said, config)
         if launch is None:
             return None

@@ -405,11 +405,12 @@ _KEYS = {
     "patterns, or a table that says of each how many), window (none; those runs ended within it), open_for (15m), "
     "open_for_max (24h), growth (`fixed`, `linear`, `exponential`), when_open (`prevent`: rejected, `fail`: failure), "
     "enforce (true; false only watches). docs/policies.md has the rules (no breaker)",
-    "trigger": "`[[trigger]]`: what starts a run beside the schedule. kind (file, command, http, amqp, redis, event), "
-    "name (the kind), args (the params of the run, from `{trigger.NAME}`), every (10s), max_open (100; 1 if runs "
-    "exclude each other), path and settle (2s) of files, argv and timeout (30s) of a command, route, secret_file, auth "
-    "(bearer) and key_header of HTTP calls, url, password_file, queue or stream, and key (id) of messages, on and jobs "
-    "of events ([triggers.md](jobs/triggers.md)) (none)",
+    "trigger": "`[[trigger]]`: what starts a run beside the schedule. kind (file, command, sql, http, amqp, redis, "
+    "event), name (the kind), args (the params of the run, from `{trigger.NAME}`), every (10s), max_open (100; 1 if "
+    "runs exclude each other), path and settle (2s) of files, argv and timeout (30s) of a command, url, password_file, "
+    "query and timeout (30s) of a database, route, secret_file, auth (bearer) and key_header of HTTP calls, url, "
+    "password_file, queue or stream, and key (id) of messages, on and jobs of events "
+    "([triggers.md](jobs/triggers.md)) (none)",
     "check": "`[[check]]`: name, kind, its target (url, address, argv or path), every (30s), timeout (5s), fail_after "
     "(3), pass_after (2), scope (`node`, `cluster`, `tag:T`), then (`warn`, `abstain`, `suspend`), degraded_at, "
     "unhealthy_at; or, in `check = [...]`, names of checks of coordd.toml. docs/policies.md has kinds and rules (none)",

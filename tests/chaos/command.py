@@ -24,7 +24,11 @@ from chaos.trial import Plan, Progress, run
 from chaos.verdict import as_json, show, write
 
 TOP = Path(__file__).resolve().parents[2]
-NEEDED = [one for one in components.COMPONENTS if one.program not in ("java", "systemd-analyze", "openssl", "unshare")]
+NEEDED = [
+    one
+    for one in components.COMPONENTS
+    if one.program not in ("java", "systemd-analyze", "openssl", "unshare", "postgres")
+]
 
 
 def main() -> int:

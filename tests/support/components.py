@@ -46,6 +46,7 @@ COMPONENTS = (
     Component("redis-server", "redis-server"),
     Component("redis-cli", "redis-tools"),
     Component("redis-sentinel", "redis-sentinel"),
+    Component("postgres", "postgresql-15", "/usr/lib/postgresql/15/bin/postgres"),
     Component("promtool", "prometheus"),
     Component("mmdebstrap", "mmdebstrap"),
     Component("rpmbuild", "rpm"),

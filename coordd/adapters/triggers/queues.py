@@ -1,8 +1,10 @@
-"""Which queue or stream a trigger names, and with which login."""
+"""Which queue, stream or database a trigger names, and with which login."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -42,12 +44,20 @@ class MessageQueues:
         assert self._aio is not None
         return self._aio
 
+    def program(self, trigger: Trigger, rows_max: int) -> tuple[Sequence[str], bytes]:
+        """What asks a database: its argv, and what it reads, the password too."""
+        asked = {
+            "url": trigger.url,
+            "query": trigger.query,
+            "password": _password(trigger),
+            "timeout_s": trigger.timeout_s,
+            "rows_max": rows_max,
+        }
+        argv = (sys.executable, "-I", "-m", "coordd.adapters.triggers.sql_program")
+        return argv, json.dumps(asked).encode()
+
     def open(self, job: str, trigger: Trigger) -> MessageQueue:
         """It connects when it is read."""
-
-        def password() -> str:
-            return secrets.password(trigger.password_file, "") if trigger.password_file else ""
-
         # A node without such triggers loads neither library.
         if trigger.kind == REDIS:
             from coordd.adapters.triggers.redis_stream import RedisStream
@@ -56,7 +66,7 @@ class MessageQueues:
                 trigger.url,
                 trigger.stream,
                 f"coordd:{self._cluster().name}:{job}:{trigger.name}",
-                password=password,
+                password=lambda: _password(trigger),
                 tls=lambda: secrets.redis_tls(trigger.url, self._cluster()),
             )
         from coordd.adapters.triggers.amqp_queue import AmqpQueue
@@ -66,6 +76,10 @@ class MessageQueues:
             trigger.queue,
             f"coordd trigger {self._cluster().name}/{job}/{trigger.name}",
             aio=self._thread,
-            password=password,
+            password=lambda: _password(trigger),
             tls=lambda: secrets.tls_of(trigger.url, self._cluster()),
         )
+
+
+def _password(trigger: Trigger) -> str:
+    return secrets.password(trigger.password_file, "") if trigger.password_file else ""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from coordd.config import addresses, values
 from coordd.config.hooks.events import EVENTS
+from coordd.config.sections import Config
 from coordd.config.values import found
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
@@ -29,6 +29,7 @@ from coordd.core.jobs.trigger import (
     KINDS,
     PART,
     REDIS,
+    SQL,
     WITH_BODY,
     Trigger,
 )
@@ -56,14 +57,19 @@ _IN_BODY = re.compile(r"trigger\.body\.[^{}]{1,64}")
 _ROUTE = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _QUEUE = re.compile(r"[!-~]{1,200}")
+_QUERY = re.compile(r"[^\0;]{1,4000};?\s*")
 _KEY = re.compile(rf"{KEY_ID}|{KEY_BODY}|{re.escape(IN_BODY)}[^{{}}]{{1,64}}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 
-Report = Callable[[str, str], None]
+
+class Report(Protocol):
+    """Tells a person of a problem."""
+
+    def __call__(self, key: str, message: str, *, warning: bool = False) -> None: ...
 
 
 def read_triggers(
-    tables: list[dict[str, Any]], job: Mapping[str, Any], name: str, report: Report
+    tables: list[dict[str, Any]], job: Mapping[str, Any], name: str, report: Report, config: Config
 ) -> tuple[Trigger, ...]:
     """The triggers of a job file. ``job``: its other keys, as read. ``report``: (key, problem)."""
     if len(tables) > TRIGGERS_MAX:
@@ -71,22 +77,27 @@ def read_triggers(
         return ()
     triggers: list[Trigger] = []
     for number, table in enumerate(tables, 1):
-        one = _Reading(number, table, job, report).trigger(name)
+        one = _Reading(number, table, job, report, insecure=config.cluster.allow_insecure).trigger(name)
         if one is not None and one.name in [other.name for other in triggers]:
             report("trigger.name", f'trigger {number}: there is another trigger "{one.name}": give each a name')
         elif one is not None:
             triggers.append(one)
+    if any(one.kind == HTTP for one in triggers) and not config.triggers.listen:
+        report("trigger.route", DEAF, warning=True)
     return tuple(triggers)
 
 
 class _Reading:
     """One [[trigger]]."""
 
-    def __init__(self, number: int, table: Mapping[str, Any], job: Mapping[str, Any], report: Report) -> None:
+    def __init__(
+        self, number: int, table: Mapping[str, Any], job: Mapping[str, Any], report: Report, *, insecure: bool
+    ) -> None:
         self._number = number
         self._table = table
         self._job = job
         self._report = report
+        self._insecure = insecure
         self._failed = False
 
     def wrong(self, key: str, message: str) -> None:
@@ -116,7 +127,8 @@ class _Reading:
         fields = {_FIELDS.get(key, key): value for key, value in said.items()}
         if kind in (AMQP, REDIS):
             fields.setdefault("every_s", QUEUE_EVERY_S)
-            self._address(fields.get("url", ""), kind)
+        if kind in _SCHEMES and fields.get("url"):
+            self._address(fields["url"], kind)
         most = self._open(kind, said.get("max_open"))
         return None if self._failed else Trigger(**{"name": kind, **fields, "max_open": most})
 
@@ -142,13 +154,16 @@ class _Reading:
         """The password has a file of its own: job files are shown to people."""
         try:
             addresses.check(url, _SCHEMES[kind])
-            if urlsplit(url).password is not None:
+            if addresses.has_password(url):
                 raise ValueError(
                     "expected a URL without a password: write it to a file, and name that as password_file"
                 )
+            if not self._insecure and (why := addresses.insecure(url)):
+                raise ValueError(f"{why[0]}; set [cluster] allow_insecure = true to accept that")
         except ValueError as exc:
-            if url:
-                self.wrong("url", str(exc))
+            self.wrong("url", str(exc))
+        if self._job.get("run_as") and url.startswith("sqlite:"):
+            self.wrong("url", "a file of SQLite is read as the daemon's user: a job with run_as may not name one")
 
     def _open(self, kind: str, said: int | None) -> int:
         """How many of its runs may be open, so that none of them is rejected."""
@@ -311,6 +326,7 @@ _READERS: dict[str, values.Reader] = {
     "password_file": values.path,
     "queue": values.like(_QUEUE, "a name without spaces, of up to 200 visible ASCII characters"),
     "stream": values.like(_QUEUE, "a name without spaces, of up to 200 visible ASCII characters"),
+    "query": values.like(_QUERY, "one query of up to 4,000 characters"),
     "key": values.like(_KEY, '"id", "body", or "body.NAME" with the name of a field'),
     "on": _on,
     "jobs": _jobs,
@@ -322,6 +338,7 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     FILE: (("path",), ("settle", "every", "max_open")),
     COMMAND: (("argv",), ("timeout", "every", "max_open")),
     HTTP: (("route", "secret_file"), ("auth", "key_header", "max_open")),
+    SQL: (("url", "query"), ("password_file", "timeout", "every", "max_open")),
     AMQP: (("url", "queue"), ("password_file", "key", "every", "max_open")),
     REDIS: (("url", "stream"), ("password_file", "key", "every", "max_open")),
     EVENT: (("on",), ("jobs",)),
@@ -330,6 +347,6 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # How often a queue is looked at, unless the job file says it (seconds).
 QUEUE_EVERY_S = 1.0
 
-_SCHEMES = {AMQP: ("amqp", "amqps"), REDIS: ("redis", "rediss")}
+_SCHEMES = {SQL: ("sqlite", "postgresql"), AMQP: ("amqp", "amqps"), REDIS: ("redis", "rediss")}
 
 _FIELDS = {"settle": "settle_s", "every": "every_s", "timeout": "timeout_s"}

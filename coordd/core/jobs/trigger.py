@@ -17,7 +17,7 @@ KINDS = (FILE, HTTP, AMQP, REDIS, SQL, COMMAND, EVENT)
 BEARER, HMAC = "bearer", "hmac"
 
 # Kinds whose arrivals have a document, with {trigger.body.NAME}.
-WITH_BODY = (HTTP, AMQP, REDIS)
+WITH_BODY = (HTTP, AMQP, REDIS, SQL)
 
 # One elected node looks for arrivals.
 POLLED = (FILE, AMQP, REDIS, SQL, COMMAND)
@@ -32,6 +32,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     HTTP: ("key",),
     AMQP: ("key",),
     REDIS: ("key",),
+    SQL: ("key",),
     EVENT: ("key", "event", "job", "run", "state", "node"),
 }
 
@@ -44,8 +45,8 @@ class Trigger(msgspec.Struct, frozen=True):
 
     ``path``: a pattern. ``settle_s``: a file is complete if it has not changed for this long. ``on``: names of events,
     of these ``jobs`` if they are about runs. ``route``: the path of the calls. ``max_open``: arrivals wait while the
-    job has this many open runs. ``url``: of the server with a ``queue`` or ``stream``, without a password. ``key``:
-    which part of a message it is known by.
+    job has this many open runs. ``url``: of the server that a ``queue``, ``stream`` or ``query`` is for, without a
+    password. ``key``: which part of a message it is known by.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Trigger(msgspec.Struct, frozen=True):
     password_file: str = ""
     queue: str = ""
     stream: str = ""
+    query: str = ""
     key: str = KEY_ID
 
     @property
@@ -83,6 +85,8 @@ class Trigger(msgspec.Struct, frozen=True):
             return f"POST {self.route}"
         if self.kind in (AMQP, REDIS):
             return f"{self.queue or self.stream} at {redact_text(self.url)}"
+        if self.kind == SQL:
+            return f"{self.query} at {redact_text(self.url)}"
         return self.path or " ".join(self.argv)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import structlog
 import trio
 
 from coordd.core.jobs.job import Job
-from coordd.core.jobs.trigger import AMQP, FILE, POLLED, REDIS, Trigger
+from coordd.core.jobs.trigger import AMQP, FILE, POLLED, REDIS, SQL, Trigger
 from coordd.core.triggers.polling import subject
 from coordd.core.visible import visible
 from coordd.errors import CoorddError
@@ -18,8 +18,9 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.polling import Polling
+from coordd.services.triggering.programs import CommandSource, SqlSource
 from coordd.services.triggering.queues import QueueSource
-from coordd.services.triggering.sources import CommandSource, FileSource, Look, Source
+from coordd.services.triggering.sources import FileSource, Look, Source
 from coordd.services.triggering.taking import SHOWN_MAX, Taker
 
 log = structlog.get_logger("triggers")
@@ -43,6 +44,9 @@ class Queues(Protocol):
 
     def open(self, job: str, trigger: Trigger) -> MessageQueue:
         """The queue or the stream of a trigger. It connects when it is read."""
+
+    def program(self, trigger: Trigger, rows_max: int) -> tuple[Sequence[str], bytes]:
+        """What asks a database: its argv, and what it reads. Blocks; raises UnavailableError."""
 
 
 class Watched:
@@ -209,6 +213,8 @@ class Triggering:
             return FileSource(trigger, self._files, self._keep_s)
         if trigger.kind in (AMQP, REDIS):
             return QueueSource(trigger, self._queues.open(job.name, trigger))
+        if trigger.kind == SQL:
+            return SqlSource(trigger, self._queues.program)
         return CommandSource(trigger)
 
     def own(self, job: str, name: str) -> Watched | None:

@@ -14,8 +14,9 @@ from coordd.core.jobs.trigger import Trigger
 COMMAND = '[command]\nargv = ["/bin/true", "{file}"]\n'
 FILE = '[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n'
 HTTP = '[[trigger]]\nkind = "http"\nroute = "/orders"\nsecret_file = "/etc/coordd/orders"\n'
-REDIS = '[[trigger]]\nkind = "redis"\nurl = "redis://h:6379/0"\nstream = "orders"\n'
-AMQP = '[[trigger]]\nkind = "amqp"\nurl = "amqp://h/prod"\nqueue = "q"\n'
+REDIS = '[[trigger]]\nkind = "redis"\nurl = "rediss://h:6379/0"\nstream = "orders"\n'
+AMQP = '[[trigger]]\nkind = "amqp"\nurl = "amqps://h/prod"\nqueue = "q"\n'
+SQL = '[[trigger]]\nkind = "sql"\nurl = "postgresql://u@h/db?sslmode=verify-full"\nquery = "SELECT id FROM ready"\n'
 HEAD = 'params = { file = "" }\n'
 
 
@@ -82,13 +83,19 @@ BAD = [
     ("route", HTTP.replace("/orders", "/a?b"), "a path such as /orders"),
     ("auth", HTTP + 'auth = "basic"\n', "expected one of bearer, hmac"),
     ("args", HTTP + 'args = { file = "{trigger.body}" }\n', "is not a value of this kind of trigger"),
-    ("stream", '[[trigger]]\nkind = "redis"\nurl = "redis://h"\n', "expected stream"),
-    ("url", REDIS.replace("redis://h:6379/0", "http://h"), "expected a URL that starts with one of redis, rediss"),
+    ("stream", '[[trigger]]\nkind = "redis"\nurl = "rediss://h"\n', "expected stream"),
+    ("url", REDIS.replace("rediss://h:6379/0", "http://h"), "expected a URL that starts with one of redis, rediss"),
     ("url", REDIS.replace("//h", "//u:s3cret@h"), "expected a URL without a password"),
     ("stream", REDIS.replace("orders", "or ders"), "a name without spaces"),
     ("queue", AMQP.replace('queue = "q"\n', ""), "expected queue"),
-    ("url", AMQP.replace("amqp://h", "redis://h"), "starts with one of amqp, amqps"),
+    ("url", AMQP.replace("amqps://h", "redis://h"), "starts with one of amqp, amqps"),
     ("stream", AMQP + 'stream = "s"\n', "unknown key"),
+    ("url", REDIS.replace("rediss:", "redis:"), "not encrypted"),
+    ("query", '[[trigger]]\nkind = "sql"\nurl = "sqlite:////a"\n', "expected query"),
+    ("query", SQL.replace("ready", "ready; DROP TABLE orders"), "one query"),
+    ("url", SQL.replace("/db?", "?"), "the name of a database"),
+    ("url", SQL.replace("?sslmode=verify-full", ""), "…?sslmode=verify-full, or a tunnel"),
+    ("url", SQL.replace("u@", "u:s3cret@"), "expected a URL without a password"),
     ("key", REDIS + 'key = "message"\n', '"id", "body", or "body.NAME"'),
     ("args", REDIS + 'args = { file = "{trigger.path}" }\n', "is not a value of this kind of trigger"),
     ("on", '[[trigger]]\nkind = "event"\non = "run.sucess"\njobs = ["a"]\n', 'did you mean "run.success"?'),
@@ -112,6 +119,14 @@ def test_what_is_wrong_is_named_with_file_key_and_number(tmp_path: Path, key: st
 def test_a_command_does_not_run_beside_run_as(tmp_path: Path) -> None:
     text = 'run_as = "etl"\n' + HEAD + COMMAND + '[[trigger]]\nkind = "command"\nargv = ["/bin/ls"]\n'
     assert "runs as the daemon's user" in str(loaded(tmp_path, j=text).problems["j"])
+
+
+def test_a_file_of_sqlite_does_not_go_with_run_as(tmp_path: Path) -> None:
+    sql = SQL.replace("postgresql://u@h/db?sslmode=verify-full", "sqlite:////srv/orders.db")
+    assert loaded(tmp_path, j=HEAD + COMMAND + sql).problems == {}
+    assert "read as the daemon's user" in str(
+        loaded(tmp_path, j='run_as = "etl"\n' + HEAD + COMMAND + sql).problems["j"]
+    )
 
 
 def after(*jobs: str) -> str:
@@ -163,8 +178,8 @@ def test_a_stream_is_looked_at_each_second_and_its_fields_are_values(tmp_path: P
     assert found.problems == {}
     (trigger,) = found.jobs["j"].triggers
     assert trigger == Trigger(
-        kind="redis", name="redis", url="redis://h:6379/0", stream="orders", key="body.id", every_s=1.0, max_open=100,
+        kind="redis", name="redis", url="rediss://h:6379/0", stream="orders", key="body.id", every_s=1.0, max_open=100,
         password_file="/etc/coordd/redis.password",  # noqa: S106  # no secret
         args={"file": "{trigger.body.what}"},
     )  # fmt: skip
-    assert trigger.about == "orders at redis://h:6379/0"
+    assert trigger.about == "orders at rediss://h:6379/0"

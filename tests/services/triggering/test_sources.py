@@ -13,8 +13,9 @@ from coordd.core.jobs.trigger import Trigger
 from coordd.core.triggers.files import Found
 from coordd.errors import UnavailableError
 from coordd.ports import Listing
-from coordd.services.triggering import sources as module
-from coordd.services.triggering.sources import CommandSource, FileSource, Look
+from coordd.services.triggering import programs as module, sources
+from coordd.services.triggering.programs import CommandSource, SqlSource
+from coordd.services.triggering.sources import FileSource, Look
 
 LIMIT_S = 60.0
 
@@ -73,6 +74,32 @@ def test_the_output_of_a_command_is_bounded(tmp_path: Path, monkeypatch: pytest.
         printed(tmp_path, "seq 100000")
 
 
+def asked(tmp_path: Path, lines: str, timeout_s: float = LIMIT_S) -> Look:
+    """A look at a database, whose program prints these lines of a shell script."""
+    path = tmp_path / "program"
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
+    source = SqlSource(
+        Trigger(kind="sql", name="s", timeout_s=timeout_s), lambda _trigger, rows: ([str(path)], b"%d rows\n" % rows)
+    )
+    return trio.run(source.look)
+
+
+def test_each_row_of_a_query_is_one_arrival_with_its_columns(tmp_path: Path) -> None:
+    rows = [
+        '{"key": "7", "fields": {"id": 7, "what": "a b"}}',
+        '{"key": "7", "fields": {}}',
+        '{"key": "", "fields": {}}',
+    ]
+    look = asked(tmp_path, "cat >&2; " + "; ".join([f"echo '{row}'" for row in rows]))
+    assert [(one.key, one.values) for one in look.arrivals] == [("7", {"key": "7", "body.id": "7", "body.what": "a b"})]
+    assert look.refused == [("", "an id must not be empty")]
+    with pytest.raises(UnavailableError, match=f"the query ended with 1: {module.IDS_MAX} rows"):
+        asked(tmp_path, "cat >&2; exit 1")
+    with pytest.raises(UnavailableError, match="the database did not answer within"):
+        asked(tmp_path, "sleep 1000", timeout_s=0.2)
+
+
 def test_files_whose_runs_the_ledger_may_have_forgotten_are_not_taken() -> None:
     now = time.time_ns()
     old = now - 40 * 86_400 * 10**9
@@ -96,7 +123,7 @@ def test_files_whose_runs_the_ledger_may_have_forgotten_are_not_taken() -> None:
 def test_a_file_system_that_hangs_is_a_problem_and_holds_up_only_its_own_trigger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    monkeypatch.setattr(sources, "LOOK_S", 0.1)
     calls: list[str] = []
 
     def files(pattern: str) -> Listing:

@@ -1,0 +1,145 @@
+"""What a poller finds: the ids that a command prints, the rows that a query of a database has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+
+from coordd.core.jobs.arguments import control_character
+from coordd.core.jobs.trigger import Trigger
+from coordd.core.triggers.arrivals import Arrival
+from coordd.core.triggers.bodies import values_of
+from coordd.core.visible import visible
+from coordd.errors import UnavailableError
+from coordd.services.triggering.sources import Look, Room, Source
+
+# What a program may print: bytes, ids, and bytes of one id.
+OUTPUT_BYTES_MAX = 4 * 1024 * 1024
+IDS_MAX = 20_000
+ID_BYTES_MAX = 1024
+
+# How much of a program's standard error is shown (bytes).
+ERROR_BYTES_MAX = 300
+
+
+class CommandSource(Source):
+    """A command that prints one id a line; each id is one arrival."""
+
+    def __init__(self, trigger: Trigger) -> None:
+        self._trigger = trigger
+
+    async def look(self, _room: Room | None = None) -> Look:
+        with trio.move_on_after(self._trigger.timeout_s):
+            output = await printed(self._trigger.argv[0], self._trigger.argv)
+            texts = dict.fromkeys(line.strip().decode(errors="surrogateescape") for line in output.splitlines())
+            return found_of((Arrival(text, {"key": text}) for text in texts if text), "it printed")
+        raise UnavailableError(f"{self._trigger.argv[0]} did not end within {self._trigger.timeout_s:g} s")
+
+
+class SqlSource(Source):
+    """A query; the first column of each row is the id of an arrival. A program of its own asks the database."""
+
+    def __init__(self, trigger: Trigger, program: Callable[[Trigger, int], tuple[Sequence[str], bytes]]) -> None:
+        """``program``: what is executed, and what it reads; blocks, and raises UnavailableError. The number: rows."""
+        self._trigger = trigger
+        self._program = program
+
+    async def look(self, _room: Room | None = None) -> Look:
+        with trio.move_on_after(self._trigger.timeout_s):
+            argv, asked = await trio.to_thread.run_sync(self._program, self._trigger, IDS_MAX, abandon_on_cancel=True)
+            output = await printed("the query", argv, asked)
+            return found_of(map(_row, output.splitlines()), "it has")
+        raise UnavailableError(f"the database did not answer within {self._trigger.timeout_s:g} s")
+
+
+def _row(line: bytes) -> Arrival:
+    said = json.loads(line)
+    return Arrival(said["key"], {**values_of(said["fields"]), "key": said["key"]})
+
+
+def found_of(arrivals: Iterable[Arrival], what: str) -> Look:
+    """The arrivals with sound ids, each once. ``what``: who brought them."""
+    found: dict[str, Arrival] = {}
+    refused: list[tuple[str, str]] = []
+    more = ""
+    for arrival in arrivals:
+        text = arrival.key
+        if len(found) + len(refused) >= IDS_MAX:
+            more = f"{what} more than {IDS_MAX} ids: the others wait"
+            break
+        bad = control_character(text)
+        if len(text.encode(errors="surrogateescape")) > ID_BYTES_MAX:
+            refused.append((visible(text)[:60], f"an id has at most {ID_BYTES_MAX} bytes"))
+        elif bad or not text:
+            why = f"an id must not have the character {bad!r}" if bad else "an id must not be empty"
+            refused.append((visible(text)[:60], why))
+        else:
+            found.setdefault(text, arrival)
+    return Look(list(found.values()), refused, problem=more)
+
+
+async def printed(name: str, argv: Sequence[str], asked: bytes = b"") -> bytes:
+    """What a program prints. ``name``: of it, for people. ``asked``: what it reads on its standard input.
+
+    Raises UnavailableError: it cannot be executed, printed too much, or failed.
+    """
+    given = os.memfd_create("asked", os.MFD_CLOEXEC)  # no file has what may be a password
+    try:
+        os.write(given, asked)
+        os.lseek(given, 0, os.SEEK_SET)
+        process = await trio.lowlevel.open_process(
+            argv,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            start_new_session=True,
+        )
+    except OSError as exc:
+        raise UnavailableError(f"{name} cannot be executed: {exc.strerror or exc}") from exc
+    finally:
+        os.close(given)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said: list[bytes] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_read_into, process.stderr, ERROR_BYTES_MAX, said)
+            output: list[bytes] = []
+            await _read_into(process.stdout, OUTPUT_BYTES_MAX + 1, output)
+            if sum(map(len, output)) > OUTPUT_BYTES_MAX:
+                raise UnavailableError(f"{name} printed more than {OUTPUT_BYTES_MAX} bytes: nothing was taken")
+            await process.wait()
+    except* UnavailableError as group:
+        raise group.exceptions[0] from None
+    finally:
+        await _end(process)
+    if process.returncode:
+        why = visible(b"".join(said).decode(errors="replace").strip())
+        raise UnavailableError(f"{name} ended with {process.returncode}: {why or 'it said nothing'}")
+    return b"".join(output)
+
+
+async def _read_into(stream: trio.abc.ReceiveStream, most: int, said: list[bytes]) -> None:
+    """Read to the end; what is above ``most`` bytes is dropped."""
+    left = most
+    async for data in stream:
+        said.append(bytes(data[:left]))
+        left -= len(said[-1])
+
+
+async def _end(process: trio.Process) -> None:
+    """Nothing of a program outlives the look: its whole group is killed."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with trio.CancelScope(shield=True):
+        await process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                await stream.aclose()
