@@ -6,6 +6,7 @@ from unittest import mock
 
 from coordd.core.ledger.words import Policy
 from coordd.core.members.elsewhere import Elsewhere
+from coordd.core.runs.pursued import Phases
 from simulator.mutants.mutant import Mutant
 from simulator.policies import RETRIES
 
@@ -29,6 +30,13 @@ MUTANTS = (
         "§6 What fails here may succeed elsewhere",
         "TE",
         lambda: mock.patch.object(Elsewhere, "load", lambda *_: 0),
+        (RETRIES,),
+    ),
+    Mutant(
+        "a node asks again before the elections of the others have timed out",
+        "§6 What fails here may succeed elsewhere",
+        "TE",
+        lambda: mock.patch.object(Phases, "_leave_to_others", lambda *_: None),
         (RETRIES,),
     ),
     Mutant(
