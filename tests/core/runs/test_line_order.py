@@ -180,10 +180,10 @@ def test_a_run_that_waits_for_one_of_its_job_holds_nobody_up_although_that_one_g
     lone.answer("claim", Answer(LIMITED, by="overlap with high#0", in_s=LIMIT_RETRY_S))
     lone.wait(LIMIT_RETRY_S + 0.1)
     assert "tagged#1 goes first" in lone.node.pursuits.pursuits["high#1"].why
-    peer(lone)
     trigger(lone, LOW)
+    lone.wait(SETTINGS.election_timeout_s)
 
-    assert "tagged#1 goes first" in lone.node.pursuits.pursuits["low#1"].why
+    assert claims(lone) == ["low#1"], "nobody is left who can take the first, and the second waits for something else"
 
 
 def test_many_that_only_others_can_take_hold_nobody_up_one_after_the_other() -> None:
