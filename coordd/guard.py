@@ -605,8 +605,8 @@ def _application(environ: Mapping[str, str], conf: Mapping[str, str]) -> str:
     )
 
 
-def _ask(grant: Grant, what: str, until: float, holder: int = 0) -> tuple[str, int, str]:
-    """The answer: ok, committed, moved or stale, a token, and why. Raises LeaseLostError."""
+def _ask(grant: Grant, what: str, until: float, holder: int = 0, **more: object) -> tuple[str, int, str]:
+    """The answer: ok, committed, moved or stale, a token, and why. Raises LeaseLostError. ``more``: of the question."""
     addresses = [grant.address] if grant.is_local else [one.strip() for one in grant.address.split(",") if one.strip()]
     whose = "the runner" if grant.is_local else "a listener"
     while True:
@@ -614,7 +614,7 @@ def _ask(grant: Grant, what: str, until: float, holder: int = 0) -> tuple[str, i
         for address in addresses:
             limit = min(until, _now() + (ANSWER_S if grant.is_local else LISTENER_S))
             try:
-                word, token, why = _ask_once(grant, address, what, holder, limit)
+                word, token, why = _ask_once(grant, address, what, holder, limit, **more)
             except (OSError, ValueError) as exc:
                 why = f"{whose} does not answer: {exc or type(exc).__name__}"
                 why += "" if grant.is_local else f" ({address})"
@@ -632,10 +632,10 @@ def _ask(grant: Grant, what: str, until: float, holder: int = 0) -> tuple[str, i
         time.sleep(pause_s)
 
 
-def _ask_once(grant: Grant, address: str, what: str, holder: int, until: float) -> tuple[str, int, str]:
+def _ask_once(grant: Grant, address: str, what: str, holder: int, until: float, **more: object) -> tuple[str, int, str]:
     """Raises OSError and ValueError without a good answer in time."""
     ident = os.urandom(16).hex()
-    question = {"ask": what, "run": grant.run, "attempt": grant.attempt, "token": grant.token, "id": ident}
+    question = {"ask": what, "run": grant.run, "attempt": grant.attempt, "token": grant.token, "id": ident, **more}
     if not grant.is_local:
         question["application"], question["holder"] = grant.application, holder
     body = json.dumps(question).encode()

@@ -12,7 +12,7 @@ from coordd.core.jobs.applications import Application
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import Decided
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.runner_requests import Request
 from coordd.core.trace import Span
 from coordd.core.triggers.files import Found
@@ -48,6 +48,12 @@ class Ledger(Protocol):
 
     def succeeded(self, jobs: Sequence[str]) -> dict[str, float]:
         """The end (Unix seconds) of the last success of each job that has one, since this version is in use."""
+
+    def mark(self, key: str) -> Hold | None:
+        """The hold of that key of OF_INPUT (core/ledger/rows.py), also if its end is over."""
+
+    def marks(self, prefix: str) -> dict[str, Hold]:
+        """The same for all keys that begin so."""
 
     def ended_ago(self, rank: int) -> float | None:
         """How long ago (seconds, by the ledger's clock) a run ended after which ``rank`` others have ended; None: there

@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "single": {"once", "errors"},
     "outcomes": {"services", "adapters", "core", "errors"},
     "guard": set(),
+    "resilience": {"guard"},
     "__main__": {"cli", "once"},
     "history": {"guard", "core", "errors"},
 }
@@ -106,7 +107,8 @@ LIBRARY_HOME = {
         "outcomes/brokers.py",
     ),
     "pyarrow": ("outcomes/files.py",),
-    "anyio": ("client.py", "single.py"),
+    "anyio": ("client.py", "single.py", "resilience.py"),
+    "tenacity": ("resilience.py",),
     "structlog": ("services/", "adapters/logs.py", "daemon.py"),
     "msgspec": ("core/", "config/", "services/driver.py", "connecting.py"),
     "prometheus_client": ("services/metrics/",),

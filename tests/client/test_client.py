@@ -22,7 +22,7 @@ DEADLINE_S = 30.0
 BY_NAME = {
     "election.open", "events.subscribe", "run.logs", "ledger.export", "ledger.import",
     "ledger.accept_epoch", "ledger.accept-epoch", "ledger.accept_identity", "ledger.accept-identity",
-    "exec", "exec.commit", "exec.gate", "exec.renew", "exec.report", "exec.restore", "exec.standing",
+    "exec", "exec.commit", "exec.gate", "exec.input", "exec.renew", "exec.report", "exec.restore", "exec.standing",
     "orphans", "config.publish", "config.list", "config.show", "config.rollback",
     "job.fires", "job.backfill", "job.backfills",  # a parameter of the first two is a word of Python's own
 }  # fmt: skip

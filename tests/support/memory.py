@@ -15,7 +15,7 @@ from coordd.core.ledger.fires import SUCCEEDED, Decided
 from coordd.core.ledger.identity import Known, admit, refusal
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Prune
-from coordd.core.ledger.rows import AttemptRow, LedgerTime, Row
+from coordd.core.ledger.rows import AttemptRow, Hold, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import TERMINAL
@@ -86,6 +86,15 @@ class MemoryLedger:
         """The end of the last success of each job that has one."""
         known = self._read(lambda store: {job: store.meta(SUCCEEDED + job) for job in jobs})
         return {job: float(at) for job, at in known.items() if at}
+
+    def mark(self, key: str) -> Hold | None:
+        """The hold of that key."""
+        return self.marks(key).get(key)
+
+    def marks(self, prefix: str) -> dict[str, Hold]:
+        """The same for all keys that begin so."""
+        every = self._read(self._rules._every_hold)
+        return {key: hold for key, hold in every.items() if key.startswith(prefix)}
 
     def status(self) -> dict[str, Any]:
         """The number of runs in each state."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SCHEME = "control:"
 
 # The questions of the holder's program (runner/sockets/guard.py).
-GUARD = ("commit", "standing")
+GUARD = ("commit", "standing", "input")
 
 
 class LedgerByDaemon:
@@ -74,6 +74,10 @@ def fields(request: "Request[Any]") -> "dict[str, Any]":
         return {**_grant(request), **end}
     if isinstance(request, Restore):
         return {**_grant(request), "state": request.state}
+    if request.op == "input":
+        told: Any = request.told  # type: ignore[attr-defined]  # it belongs to the runner's room
+        about = {"input": told.input, "says": told.what, "limit": told.limit, "reason": told.reason}
+        return {**_grant(request), **about}
     if request.op in GUARD:
         return _grant(request)
     raise LocalProtocolError(f"a holder does not ask for {request.op}")

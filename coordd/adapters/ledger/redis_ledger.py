@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coordd.core.ledger.answers import Answer
     from coordd.core.ledger.fires import Decided
     from coordd.core.ledger.open_answer import OpenAnswer
-    from coordd.core.ledger.rows import AttemptRow, Row
+    from coordd.core.ledger.rows import AttemptRow, Hold, Row
     from coordd.core.ledger.runner_requests import Request
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
@@ -167,6 +167,18 @@ class RedisLedger:
         from coordd.adapters.ledger.redis_people import succeeded
 
         return succeeded(self, jobs)
+
+    def mark(self, key: str) -> "Hold | None":
+        """The hold of that key, also if its end is over."""
+        from coordd.adapters.ledger.redis_people import mark
+
+        return mark(self, key)
+
+    def marks(self, prefix: str) -> "dict[str, Hold]":
+        """The same for all keys that begin so."""
+        from coordd.adapters.ledger.redis_people import marks
+
+        return marks(self, prefix)
 
     def status(self) -> "dict[str, Any]":
         """The status of the ledger and its server, and what is less safe than advised."""

@@ -208,6 +208,20 @@ def succeeded(ledger: Asked, jobs: Sequence[str]) -> dict[str, float]:
     return {job: float(at) for job, at in zip(jobs, found, strict=True) if at}
 
 
+def mark(ledger: Asked, key: str) -> Hold | None:
+    """The hold of that key, of those that no sweep tells."""
+    (text,) = ledger.read([("HGET", ledger.key("holds"), key)])
+    return Hold.read(text.decode(errors="replace")) if text else None
+
+
+def marks(ledger: Asked, prefix: str) -> dict[str, Hold]:
+    """The same for all keys that begin so."""
+    (found,) = ledger.read([("HGETALL", ledger.key("holds"))])
+    every = zip(found[::2], found[1::2], strict=True)
+    wanted = {key.decode(errors="replace"): text for key, text in every if key.startswith(prefix.encode())}
+    return {key: Hold.read(text.decode(errors="replace")) for key, text in wanted.items()}
+
+
 def _identity(ledger: Asked) -> tuple[str, str, str]:
     """Identity, predecessor and who closed it; "" if missing."""
     (said,) = ledger.read([("HMGET", ledger.key("meta"), IDENTITY, PREDECESSOR, CLOSED)])

@@ -203,6 +203,14 @@ class SqliteLedger:
         known = {f"{SUCCEEDED}{job}": job for job in jobs}
         return {known[key]: float(value) for key, value in self._meta().items() if key in known}
 
+    def mark(self, key: str) -> "Hold | None":
+        """The hold of that key, also if its end is over."""
+        return self._transact(lambda store, _: self._rules.mark(store, key), writes=False, admitted=False)
+
+    def marks(self, prefix: str) -> "dict[str, Hold]":
+        """The same for all keys that begin so."""
+        return self._transact(lambda store, _: self._rules.marks(store, prefix), writes=False, admitted=False)
+
     def status(self) -> "dict[str, Any]":
         """The status of the ledger: its identity, path, size, and runs by state."""
         meta = self._meta()

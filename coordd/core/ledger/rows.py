@@ -342,6 +342,8 @@ OF_ISOLATED = "isolated:"
 # Nor are these: how a check stands that nodes share, in its note (core/checks), and what somebody reports of a check.
 OF_CHECK = "check:"
 OF_REPORTED = "reported:"
+# Nor is this one: how often an input of a job has failed, in its note (core/ledger/inputs). Sweeps do not tell it.
+OF_INPUT = "input:"
 
 # Who asked for a run that a backfill opened: this word, the plan's id, and by whom the plan is.
 BACKFILLED = "backfill "

@@ -387,7 +387,16 @@ class Holds(Standing):
 
     def _every_hold(self, store: "Store") -> "dict[str, Hold]":
         """For an export: all of them, ended ones too."""
-        return {key[len(_META) :]: Hold.read(text) for key, text in store.metas_like(_META).items()}
+        return self.marks(store, "")
+
+    def mark(self, store: "Store", key: str) -> "Hold | None":
+        """The hold of that key, also if its end is over."""
+        text = store.meta(_META + key)
+        return Hold.read(text) if text else None
+
+    def marks(self, store: "Store", prefix: str) -> "dict[str, Hold]":
+        """The same for all keys that begin so."""
+        return {key[len(_META) :]: Hold.read(text) for key, text in store.metas_like(_META + prefix).items()}
 
 
 def _counts_from(job: JobRow, now: LedgerTime) -> float:

@@ -107,8 +107,8 @@ class Questions(Guard):
         ending = attempt.phase != core.RUNNING
         self._say(fd, question, OK, attempt.ended_by, outcome=attempt.outcome if ending else "")
 
-    def _request(self, word: str) -> "Request[Answer]":
-        return History(grant=self._grant) if word == HISTORY else super()._request(word)
+    def _request(self, question: "dict[str, Any]") -> "Request[Answer]":
+        return History(grant=self._grant) if question["ask"] == HISTORY else super()._request(question)
 
     def _tell(self, fd: int, question: "dict[str, Any]", answer: "Answer | None") -> None:
         if question["ask"] != HISTORY:

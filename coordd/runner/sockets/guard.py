@@ -1,4 +1,5 @@
-"""Answers the program's questions: is my attempt still the owner, and may it publish (docs/protocol.md, section 7).
+"""Answers the program's questions: is my attempt still the owner, may it publish, how often has this input failed
+(docs/protocol.md, section 7).
 
 Every answer comes from the ledger, asked by a thread of its own: a slow ledger delays neither a renewal nor a kill. The
 nonce is never sent. Who knows it proves that with a MAC, and the answer has one too: nobody who takes over the address
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from coordd.core.ledger.inputs.memory import Told
+
 
 ABSTRACT = "abstract:"
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16
+
+INPUT = "input"  # as in core/ledger/inputs, which only a runner loads whose program asks
 
 # Words of answers, beside OK and STALE. COMMITTED: the caller is the owner, but an earlier attempt of its run has the
 # commit. UNKNOWN: nothing is known, ask again. REFUSED: the question itself is wrong.
@@ -46,21 +51,41 @@ class Standing(Request[Answer]):
         self.grant = grant
 
 
+class OfInput(Request[Answer]):
+    """What the program says of one of its inputs; the answer's token: how often that has failed."""
+
+    op = INPUT
+    wire = ("grant",)
+    __slots__ = ("grant", "told")
+
+    def __init__(self, *, grant: Grant, told: "Told") -> None:
+        self.grant = grant
+        self.told = told
+
+
 class GuardAsker(Asker):
-    """Asks the ledger for the guard: a commit, or the row."""
+    """Asks the ledger for the guard: a commit, the row, or about an input."""
 
     def call(self, request: "Request[Answer]") -> "Answer | None":
         """Ask in place; None without an answer in time."""
         ledger: Any = self.connect()
         if ledger is None:
             return None
-        assert isinstance(request, (Commit, Standing))
+        assert isinstance(request, (Commit, Standing, OfInput))
         try:
             if isinstance(request, Commit):
                 answer: Answer = ledger.ask(request)
                 if answer.word != STALE:
                     return answer
-            return standing(ledger.run(request.grant.run), request.grant.token, request.grant.nonce)
+            row = ledger.run(request.grant.run)
+            found = standing(row, request.grant.token, request.grant.nonce)
+            if row is not None and isinstance(request, OfInput) and found.word != STALE:
+                import time
+
+                from coordd.core.ledger.inputs.memory import tell
+
+                return tell(ledger, row.job, row.run, request.told, time.time())
+            return found
         except CoorddError as exc:
             kernel.complain(f"guard: {exc}")
             return None
@@ -83,7 +108,7 @@ def users_of(spec: "dict[str, Any]") -> "set[int]":
 class Guard:
     """The listening end. ``phase``: of the attempt, now."""
 
-    questions: "tuple[str, ...]" = ("owner", "commit")
+    questions: "tuple[str, ...]" = ("owner", "commit", INPUT)
     make_asker = GuardAsker
 
     def __init__(self, spec: "dict[str, Any]", address: str, loop: Loop, phase: "Callable[[], str]") -> None:
@@ -170,6 +195,13 @@ class Guard:
         named = tuple([question.get(name) for name in ("run", "attempt", "token")])
         if named != (grant.run, grant.attempt, grant.token):
             return question, "it is about another attempt"
+        if question["ask"] == INPUT:
+            from coordd.core.ledger.inputs.memory import told_of
+
+            told = told_of(question)
+            if isinstance(told, str):
+                return question, told
+            question["told"] = told
         return question, ""
 
     def _ask_next(self) -> None:
@@ -177,11 +209,13 @@ class Guard:
             fd, question = self._waiting.pop(0)
             if fd not in self._open:
                 continue
-            if self._asker.ask(self._request(question["ask"])):
+            if self._asker.ask(self._request(question)):
                 self._asked = (fd, question)
 
-    def _request(self, word: str) -> "Request[Answer]":
-        return Commit(grant=self._grant) if word == "commit" else Standing(grant=self._grant)
+    def _request(self, question: "dict[str, Any]") -> "Request[Answer]":
+        if question["ask"] == INPUT:
+            return OfInput(grant=self._grant, told=question["told"])
+        return Commit(grant=self._grant) if question["ask"] == "commit" else Standing(grant=self._grant)
 
     def _answered(self, _fd: int) -> None:
         answer, _ = self._asker.take()
@@ -194,7 +228,7 @@ class Guard:
         if answer is None:
             self._say(fd, question, UNKNOWN, "the ledger does not answer")
         elif answer.word in (OK, COMMITTED):
-            self._say(fd, question, answer.word, "", answer.token)
+            self._say(fd, question, answer.word, answer.by if question["ask"] == INPUT else "", answer.token)
         elif answer.word == STALE:
             self._say(fd, question, STALE, what_is_there(answer))
         else:

@@ -14,7 +14,7 @@ from coordd.errors import CoorddError
 from coordd.ports import Applications, Ledger
 from coordd.services.applications.reconciling import LOOKUP_S, Reconciling
 from coordd.services.control.callers import Caller, Method
-from coordd.services.sinks.methods import SinkMethods
+from coordd.services.guarding.inputs import InputMethods
 
 # The states in which a run may have an application.
 LIVE = (STARTED, UNKNOWN, RECEIVED, RETRY, PENDING)
@@ -23,7 +23,7 @@ LIVE = (STARTED, UNKNOWN, RECEIVED, RETRY, PENDING)
 ROWS_MAX = 1000
 
 
-class OrphanMethods(SinkMethods):
+class OrphanMethods(InputMethods):
     """Applications that no live run knows, and runs whose application is gone."""
 
     reconciling: Reconciling | None = None

@@ -314,7 +314,7 @@ METHODS: dict[str, Shape] = {
     ],
     "election.open": RIGHT,
     **dict.fromkeys(("exec", "exec.gate", "exec.renew", "exec.report", "exec.restore"), RIGHT),
-    **dict.fromkeys(("exec.commit", "exec.standing"), RIGHT),
+    **dict.fromkeys(("exec.commit", "exec.standing", "exec.input"), RIGHT),
     "trigger.list": [_TRIGGER],
     "trigger.show": {
         **_TRIGGER,

@@ -205,7 +205,7 @@ class Methods(CheckMethods):
             checks = await self._lookups.do(lambda _: self._doctor(), looks=looks, limit_s=DOCTOR_S)
             self._checked = (boottime(), checks)
         checks = checks + checkup.trouble_checks(await self._troubles.look())
-        checks += self._check_lines()
+        checks += self._check_lines() + await self.input_lines()
         return checks + await checkup.cluster_checks(self._driver, self._ledger, self._ledger_url)
 
     async def audit(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from coordd.core.jobs.owner import COMMITTED
+from coordd.core.ledger.inputs.memory import INPUT, Told, tell, told_of
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.runner_requests import Commit, Grant
 from coordd.core.ledger.words import ACTIVE, ATTEMPT_MAX, OK, PENDING, RECOVERING, STALE, STARTED, TOKEN_MAX, UNKNOWN
@@ -19,7 +20,7 @@ from coordd.ports import Ledger
 OWNER = "owner"
 GATE = "gate"
 COMMIT = "commit"
-QUESTIONS = (OWNER, GATE, COMMIT)
+QUESTIONS = (OWNER, GATE, COMMIT, INPUT)
 
 # Words of answers, beside OK, STALE and UNKNOWN. COMMITTED: the driver holds its run, and an earlier attempt has the
 # commit. MOVED: another attempt has adopted the application since the driver asked last. REFUSED: the question itself
@@ -38,7 +39,9 @@ TEXT_MAX = 500
 
 
 class Question(NamedTuple):
-    """A driver's question. ``holder``: the token that its output is prepared under. ``application``: its id, or ""."""
+    """A driver's question. ``holder``: the token that its output is prepared under. ``application``: its id, or "".
+    ``told``: what it says of one of its inputs.
+    """
 
     ask: str
     run: str
@@ -47,6 +50,7 @@ class Question(NamedTuple):
     id: str
     application: str
     holder: int
+    told: Told | None = None
 
 
 class Said(NamedTuple):
@@ -65,8 +69,8 @@ def nonce_of(ledger: Ledger, question: Question) -> str:
     return ""
 
 
-def answer(ledger: Ledger, question: Question) -> Said:
-    """What the ledger says now; a commit is given. Blocking. Raises UnavailableError.
+def answer(ledger: Ledger, question: Question, now: float = 0.0) -> Said:
+    """What the ledger says now; a commit is given. Blocking. ``now``: Unix seconds. Raises UnavailableError.
 
     The caller has checked that the question comes from who has the attempt's nonce.
     """
@@ -74,6 +78,11 @@ def answer(ledger: Ledger, question: Question) -> Said:
     for _ in range(TRIES):
         row = ledger.run(question.run)
         said = judge(row, ledger.attempts(question.run), question)
+        if row is not None and question.told is not None and said.word in (OK, COMMITTED):
+            heard = tell(ledger, row.job, row.run, question.told, now)
+            if heard.word != OK:
+                return Said(UNKNOWN, f"the ledger says {heard.word}")
+            return Said(OK, heard.by, heard.token)
         if question.ask != COMMIT or said.word != OK:
             return said
         assert row is not None
@@ -129,4 +138,7 @@ def question_of(said: Any) -> Question | str:
         number = said.get(name)
         if type(number) is not int or not 0 <= number <= limit:
             return f"expected {name} to be a whole number from 0 to {limit}"
-    return Question(*[said[name] for name in Question._fields])
+    told = told_of(said) if said["ask"] == INPUT else None
+    if isinstance(told, str):
+        return told
+    return Question(*[said[name] for name in Question._fields[:-1]])._replace(told=told)

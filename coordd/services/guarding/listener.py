@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import time
 from typing import Any
 
 import structlog
@@ -79,7 +80,7 @@ class GuardListener(Serving):
                 known = answering.nonce_of(ledger, asked)
                 if not known or not hmac.compare_digest(proof, mac(known, b"ask " + challenge, body)):
                     return "", Said(REFUSED, NOT_PROVED)
-                return known, answering.answer(ledger, asked)
+                return known, answering.answer(ledger, asked, time.time())
 
             try:
                 nonce, said = await self._ledger.query(ask, whose=DRIVERS)

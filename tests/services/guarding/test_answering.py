@@ -9,10 +9,13 @@ import pytest
 
 from coordd.core.jobs.owner import COMMITTED
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.inputs.memory import INPUT, Told
 from coordd.core.ledger.runner_requests import Commit
 from coordd.core.ledger.words import OK, STALE, SUCCESS, UNKNOWN
 from coordd.services.guarding.answering import COMMIT, MOVED, answer, nonce_of, question_of
 from services.guarding.attempts import APP, Attempts, question
+
+NOW = 1_790_000_000.0
 
 
 @pytest.fixture
@@ -152,3 +155,27 @@ def test_a_question_that_is_none_is_named(change: dict[str, object], why: str) -
     said = question_of({**GOOD, **change})
     assert isinstance(said, str)
     assert why in said
+
+
+def test_failures_of_an_input_count_for_the_driver_that_holds_the_run_and_for_no_other(attempts: Attempts) -> None:
+    about = Told("failed", "/in/a.csv", 2, "spoilt")
+    first = attempts.begin(APP)
+    asked = question(first, ask=INPUT, told=about)
+    assert answer(attempts.ledger, asked, NOW) == (OK, "spoilt", 1)
+    attempts.lose()
+    attempts.begin("application_2_0002")
+
+    assert answer(attempts.ledger, asked, NOW).word == STALE
+    mine = question(attempts.grants[-1], ask=INPUT, told=about, application="application_2_0002")
+    assert answer(attempts.ledger, mine, NOW) == (OK, "spoilt", 2)
+
+
+def test_a_question_about_an_input_says_which_and_what() -> None:
+    usual = {"run": "r", "id": "1", "application": "", "attempt": 0, "token": 1, "holder": 0, "ask": INPUT}
+    about = {"input": "/in/a.csv", "says": "asked", "limit": 3, "reason": ""}
+    found = question_of({**usual, **about})
+    assert not isinstance(found, str)
+    assert found.told is not None
+    assert (found.told.what, found.told.input, found.told.limit) == ("asked", "/in/a.csv", 3)
+    assert question_of({**usual, "ask": "owner"}) is not None
+    assert question_of(usual) == "expected input to be a text of up to 300 printable ASCII characters"
