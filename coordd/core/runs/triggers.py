@@ -67,8 +67,9 @@ class Triggers:
             self._keep(of, reply_id, now)
             return
         self.requests.pop(of.run, None)
-        self.kept.discard(of.run)
-        out.requests_done.append(of.run)
+        if of.run in self.kept:
+            self.kept.discard(of.run)
+            out.requests_done.append(of.run)
         if answer.word == CONFLICT:
             if reply_id:
                 out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))

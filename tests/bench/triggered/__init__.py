@@ -1,0 +1,1 @@
+"""From a trigger to its run: how soon a program is executed, and how many calls a node accepts."""
