@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class Status(TypedDict):
@@ -40,11 +40,12 @@ class NodeView(TypedDict):
 
 class Triggered(TypedDict):
     """A recorded trigger. ``durable`` says where it is recorded: in the ledger, or on the
-    node while the ledger is away.
+    node while the ledger is away. ``duplicate``: `dedupe` of the job knows its key, so nothing new starts.
     """
 
     id: str
     durable: str
+    duplicate: NotRequired[bool]
 
 
 class Run(TypedDict):

@@ -143,7 +143,8 @@ def run_trigger(
         if shown.get("state") in waiting.NOT_LAUNCHED:
             raise Failed(waiting.told(shown), EXIT_FAILED, f"coordctl why '{answer['id']}'")
         if ask.output == TABLE:
-            say(recorded.get(answer.get("durable"), "recorded"))
+            known = "triggered before with the same key: nothing new starts"
+            say(known if answer.get("duplicate") else recorded.get(answer.get("durable"), "recorded"))
             if shown and (trouble := waiting.trouble(shown)):
                 say(trouble)
         return

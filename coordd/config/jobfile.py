@@ -471,6 +471,8 @@ class _Reading:
         pool = said.get("pool", "")
         if pool and pool not in config.pools:
             self.wrong("pool", f'there is no pool "{pool}" in [pools] of coordd.toml; {nearest(pool, config.pools)}')
+        for message in jobkeys.misused_dedupe(said, config.history.keep_s):
+            self.wrong("dedupe", message)
         concurrency = said.get("concurrency")
         if concurrency is not None:
             for name in placeholders(concurrency.per):

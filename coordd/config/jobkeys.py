@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from coordd.config import values
 from coordd.config.following import keys as following
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
-from coordd.core.jobs.job import Concurrency, Limits, Rate, Rates
+from coordd.core.jobs.job import Concurrency, Dedupe, Limits, Rate, Rates
 from coordd.core.jobs.schedule import parse_duration, zone
 from coordd.core.ledger import words
 from coordd.core.ledger.breaker import text as breakers
@@ -37,7 +37,7 @@ MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 
 # Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
 LATER = (
-    "expand", "dedupe",
+    "expand",
 )  # fmt: skip
 
 # Keys that [spark].conf must not contain, and why.
@@ -266,6 +266,40 @@ def _concurrency(value: object) -> Concurrency:
     return Concurrency(max=values.whole(0, values.SIZE_MAX)(value))
 
 
+def _dedupe(value: object) -> Dedupe:
+    said = value if isinstance(value, dict) else {"key": value}
+    if "key" not in said or not set(said) <= {"key", "period", "then"}:
+        raise ValueError(
+            f'expected a template such as "{{customer}}", or {{ key, period, then }}, found {found(value)}'
+        )
+    key = values.text(said["key"])
+    try:
+        names = placeholders(key)
+    except RefusedError as exc:
+        raise ValueError(f"key: {exc}: {exc.hint}") from exc
+    period_s = _longer_than_nothing(said["period"]) if "period" in said else 0.0
+    if not names and not period_s:
+        raise ValueError(f"expected a template that names a parameter, or a period, found {found(key)}")
+    return Dedupe(key, period_s, values.one_of("same", "refuse")(said.get("then", "same")))
+
+
+def misused_dedupe(said: Mapping[str, Any], keep_s: float) -> Iterator[str]:
+    """Problems between `dedupe` and other keys. ``keep_s``: for how long the ledger keeps runs."""
+    dedupe: Dedupe | None = said.get("dedupe")
+    if dedupe is None:
+        return
+    params = said.get("params", {})
+    yield from [f'there is no param "{name}"; {nearest(name, params)}' for name in placeholders(dedupe.key)
+                if name not in params]  # fmt: skip
+    if dedupe.period_s >= keep_s:
+        yield "period must be shorter than the time for which the ledger keeps runs ([history] keep of coordd.toml)"
+    if dedupe.period_s and said.get("trigger"):
+        yield (
+            "period cannot stand beside [[trigger]]: the same arrival is looked at again in the next period, and would"
+            ' be a new run; put the date into the key, as in dedupe = "{customer}-{day}"'
+        )
+
+
 def _by_strategy(value: dict[str, object]) -> Concurrency:
     if set(value) != {"min", "max", "by"}:
         raise ValueError(f"expected {{ min, max, by }}, found {', '.join(value)}")
@@ -365,6 +399,7 @@ PLAIN: dict[str, Key] = {
     "queue_max": Key(values.whole(0, values.SIZE_MAX), "queue_max", public=True),
     "queue_keep": Key(values.one_of(*words.QUEUE_KEEP), "queue_keep", public=True),
     "after": Key(following.read, "after", public=True),
+    "dedupe": Key(_dedupe, "dedupe", public=True),
     "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
     "lease": Key(values.number, "lease_s", public=True),
     "run_as": Key(_user, "run_as", public=True),

@@ -414,6 +414,8 @@ _KEYS = {
     "check": "`[[check]]`: name, kind, its target (url, address, argv or path), every (30s), timeout (5s), fail_after "
     "(3), pass_after (2), scope (`node`, `cluster`, `tag:T`), then (`warn`, `abstain`, `suspend`), degraded_at, "
     "unhealthy_at; or, in `check = [...]`, names of checks of coordd.toml. docs/policies.md has kinds and rules (none)",
+    "dedupe": "which triggers are the same run: a template over params, or `{ key, period, then }` "
+    "([policies](policies.md#the-same-trigger-twice)) (none)",
     "sink": "`[[sink]]`: to (an address, or the NAME of a `[sink.NAME]`), on (success, failure, done), args (false): "
     "where the ends of its runs are sent. docs/operate.md has the addresses (none)",
     "retry": "`[retry]`: attempts (1, failures), relaunches (5, losses), submits (3, calls of spark-submit in deploy "

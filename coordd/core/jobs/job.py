@@ -164,6 +164,16 @@ class After(msgspec.Struct, frozen=True):
     within_s: float = 86400.0
 
 
+class Dedupe(msgspec.Struct, frozen=True):
+    """Triggers with the same ``key``, a template over the params, are the same run, within one period of ``period_s``
+    (0.0: as long as the ledger keeps the run). ``then``: whether a repeated trigger is told the run, or is refused.
+    """
+
+    key: str
+    period_s: float = 0.0
+    then: Literal["same", "refuse"] = "same"
+
+
 class Sink(msgspec.Struct, frozen=True):
     """Where the ends of a job's runs are sent: an address, or the name of a section of coordd.toml. ``args``: with the
     arguments of the run.
@@ -212,6 +222,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
     breaker: Breaker | None = None
     after: After | None = None
+    dedupe: Dedupe | None = None
     run_as: str = ""  # "": the daemon's user
     limits: Limits = Limits()
     triggers: tuple[Trigger, ...] = ()

@@ -89,7 +89,8 @@ class Triggers:
             sent = TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at)
             self._ctx.record(sent, now)
         if reply_id:
-            out.replies.append(Reply(reply_id, {"id": of.run, "durable": "ledger", "state": answer.state}))
+            there = {"exists": True} if answer.word == EXISTS else {}
+            out.replies.append(Reply(reply_id, {"id": of.run, "durable": "ledger", "state": answer.state, **there}))
         if answer.state in ("pending", "retry") and of.job in self._ctx.jobs:
             self._begin(Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args), now)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+import structlog
 import trio
 
 from coordd import __version__
@@ -21,6 +22,7 @@ from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import OK, PENDING, RECEIVED, RETRY, STATES
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.runs.pursuit import Pursuits
+from coordd.core.triggers.duplicates import ident_of
 from coordd.core.wire.events import Action
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
@@ -39,8 +41,11 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.readiness import ready_view
 from coordd.services.relay import Relay
+from coordd.services.triggering.registering import told_of
 from coordd.services.views import objects, recorded
 from coordd.services.views.troubles import Troubles
+
+log = structlog.get_logger("control")
 
 # Valid names of job files.
 JOB = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -242,14 +247,19 @@ class Methods(CheckMethods):
         self._may_operate(caller, job.name)
         self._may_trigger(job)
         given = take(params, "args", dict, None) or {}
-        ident = take(params, "id", str, "") or secrets.token_hex(6)
+        ident = take(params, "id", str, "") or (secrets.token_hex(6) if job.dedupe is None else "")
+        if ident and job.dedupe is not None:
+            hint = "leave the id out: triggers with the same key are the same run"
+            raise RefusedError(f"dedupe makes the ids of the runs of {job.name}", kind="invalid_params", hint=hint)
+        values = merge_params(job.params, given)
+        if job.dedupe is not None:
+            ident = ident_of(job.dedupe, values, job.timezone, self._driver.now().wall)
         if not IDENT.fullmatch(ident):
             raise RpcError(
                 INVALID_PARAMS,
                 f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -",
                 kind="invalid_params",
             )
-        values = merge_params(job.params, given)
         if take(params, "dry_run", bool, False):
             if caller.asked is not None:
                 caller.asked.recorded = True  # it changed nothing
@@ -265,9 +275,11 @@ class Methods(CheckMethods):
             args=packed(values),
             by=caller.name,
         )
-        reply = await self._driver.trigger(of)
+        reply = told_of(job, of.run, await self._driver.trigger(of))
         if reply.kind:
             raise RefusedError(reply.message, kind=reply.kind)
+        if reply.result.get("duplicate"):
+            log.warning("trigger.duplicate", run=of.run, by=caller.name)
         self._audit(caller, "run.trigger", said.text(of.run + (f" on {only}" if only else "")))
         return reply.result
 

@@ -7,7 +7,8 @@ from typing import NamedTuple, Protocol
 
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.trigger import EVENT, Trigger
-from coordd.core.triggers.arrivals import Arrival, args_of, run_of
+from coordd.core.triggers.arrivals import Arrival, args_of
+from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.services.hooks.happenings import Happening, short
 
 
@@ -36,8 +37,12 @@ class Listener(Protocol):
 class EventTrigger(NamedTuple):
     """A trigger of a job: an event is one run of the job."""
 
-    job_name: str
+    job: Job
     trigger: Trigger
+
+    @property
+    def job_name(self) -> str:
+        return self.job.name
 
     @property
     def digest(self) -> str:
@@ -57,20 +62,23 @@ class EventTrigger(NamedTuple):
     def runs(self, happening: Happening) -> list[str]:
         """The run of the event, and others by which another node may have told it."""
         keys = (happening.key, *happening.known_as)
-        return [run_of(self.job_name, self.trigger.name, f"{happening.event} {key}") for key in keys]
+        return [run_of_arrival(self.job, self.trigger, _arrival(happening, key)) for key in keys]
 
-    def args(self, job: Job, happening: Happening) -> str:
+    def args(self, happening: Happening) -> str:
         """The arguments of the run. Raises RefusedError."""
-        said = {name: short(happening.fields.get(name)) or "" for name in ("job", "run", "state", "node")}
-        values = {"key": happening.key, "event": happening.event, **said}
-        return args_of(job, self.trigger, Arrival(happening.key, values))
+        return args_of(self.job, self.trigger, _arrival(happening, happening.key))
+
+
+def _arrival(happening: Happening, key: str) -> Arrival:
+    said = {name: short(happening.fields.get(name)) or "" for name in ("job", "run", "state", "node")}
+    return Arrival(f"{happening.event} {key}", {"key": key, "event": happening.event, **said})
 
 
 def of_jobs(jobs: Mapping[str, Job]) -> list[EventTrigger]:
     """The triggers that wait for events, of all jobs that are enabled."""
     return [
-        EventTrigger(name, one)
-        for name, job in sorted(jobs.items())
+        EventTrigger(job, one)
+        for _, job in sorted(jobs.items())
         if job.enabled
         for one in job.triggers
         if one.kind == EVENT

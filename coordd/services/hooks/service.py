@@ -393,7 +393,7 @@ class Hooks:
     def _args(self, hook: Listener, job: Job, waiting: Waiting) -> str:
         """The arguments of the run. Raises RefusedError."""
         if isinstance(hook, EventTrigger):
-            return hook.args(job, waiting.happening)
+            return hook.args(waiting.happening)
         assert isinstance(hook, Hook)
         node, happening = self._driver.node, waiting.happening
         if isinstance(hook, SinkHook) and happening.row is not None:

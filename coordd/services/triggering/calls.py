@@ -16,9 +16,10 @@ import trio
 
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.trigger import HTTP, Trigger
-from coordd.core.triggers.arrivals import Arrival, run_of
+from coordd.core.triggers.arrivals import Arrival
 from coordd.core.triggers.bodies import BODY_BYTES_MAX
 from coordd.core.triggers.calls import Refusal, arrival_of, refusal
+from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.errors import CoorddError, RefusedError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
@@ -181,7 +182,8 @@ class Calls(Serving):
         if reply.kind:
             return Refusal(503, "this node may register nothing now")
         self.taken[job.name, trigger.name] += 1
-        return {"id": reply.result["id"], "durable": reply.result["durable"]}
+        said = {"id": reply.result["id"], "durable": reply.result["durable"]}
+        return said | ({"duplicate": True} if reply.result.get("duplicate") else {})
 
     async def _secret(self, job: str, trigger: Trigger) -> str:
         """Raises UnavailableError."""
@@ -207,7 +209,7 @@ class Calls(Serving):
             count = sum(run.startswith(mine) for run in pursuits.pursuits.keys() | pursuits.running.keys())
             at = boottime()
         if count >= trigger.max_open:
-            run = run_of(job.name, trigger.name, arrival.key)
+            run = run_of_arrival(job, trigger, arrival)
             return await self._ledger.query(lambda ledger: ledger.run(run) is not None)
         self._open[job.name] = (at, count + 1)
         return True

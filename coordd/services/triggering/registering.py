@@ -9,7 +9,8 @@ from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Reply
-from coordd.core.triggers.arrivals import Arrival, args_of, run_of
+from coordd.core.triggers.arrivals import Arrival, args_of
+from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.core.visible import visible
 from coordd.services.driver import Driver
 
@@ -21,7 +22,7 @@ async def register(driver: Driver, job: Job, trigger: Trigger, arrival: Arrival)
     node = driver.node
     args = args_of(job, trigger, arrival)
     of = Registration(
-        run_of(job.name, trigger.name, arrival.key),
+        run_of_arrival(job, trigger, arrival),
         job.name,
         job.digest,
         claimed_policy(job, args, node.hostname, node.concurrency),
@@ -30,12 +31,26 @@ async def register(driver: Driver, job: Job, trigger: Trigger, arrival: Arrival)
         args=args,
         by=f"trigger {trigger.name}",
     )
-    reply = await driver.trigger(of)
-    if not reply.kind:
+    reply = told_of(job, of.run, await driver.trigger(of))
+    if reply.result.get("duplicate"):
+        log.warning("trigger.duplicate", trigger=trigger.name, run=of.run, about=visible(arrival.shown))
+    elif not reply.kind:
         log.info("trigger.taken", trigger=trigger.name, run=of.run, about=visible(arrival.shown))
     elif reply.kind != "conflict":
         log.warning("trigger.not_registered", trigger=trigger.name, run=of.run, reason=reply.message)
     return reply
+
+
+def told_of(job: Job, run: str, reply: Reply) -> Reply:
+    """What the caller is told if the job has `dedupe` and its run is there already."""
+    there = reply.kind == "conflict" or (not reply.kind and reply.result.get("exists"))
+    if job.dedupe is None or not there:
+        return reply
+    if job.dedupe.then == "refuse":
+        return reply._replace(kind="conflict", message=f"{run} was triggered before with the same key")
+    return reply._replace(
+        result={"id": run, "durable": "ledger", **reply.result, "duplicate": True}, kind="", message=""
+    )
 
 
 def may_start(driver: Driver, job: Job) -> str:

@@ -13,6 +13,7 @@ from coordd.core.jobs.job import Job
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.words import STATES, TERMINAL
 from coordd.core.triggers.arrivals import Arrival, choose, run_of, unknown
+from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.core.visible import visible
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
@@ -97,10 +98,16 @@ class Taker:
         for some in _parts(arrivals, QUESTION_MAX):
 
             def read(ledger: Ledger, some: Sequence[Arrival] = some) -> list[str]:
-                return [one.key for one in some if ledger.run(run_of(self.job, self.trigger.name, one.key)) is not None]
+                return [one.key for one in some if ledger.run(self._run_of(one)) is not None]
 
             self.recorded.update(found := await self._ledger.query(read))
             self._consumed.update(found)
+
+    def _run_of(self, arrival: Arrival) -> str:
+        job = self._driver.node.jobs.get(self.job)
+        if job is None:
+            return run_of(self.job, self.trigger.name, arrival.key)
+        return run_of_arrival(job, self.trigger, arrival)
 
     async def room(self) -> int:
         """How many arrivals may be taken now. Raises UnavailableError."""
@@ -134,7 +141,7 @@ class Taker:
             if reply.result["durable"] == "ledger":
                 self.recorded.add(arrival.key)
             self.counts["taken"] += 1
-            run = run_of(self.job, self.trigger.name, arrival.key)
+            run = run_of_arrival(job, self.trigger, arrival)
             self.recent.append({"arrival": visible(arrival.shown), "run": run, "at": self._driver.now().wall})
 
     def _refused(self, refused: dict[str, str]) -> None:

@@ -11,21 +11,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 import trio
 from support.servers.certs import certificates
 from support.small_cluster import EPOCH, job
 
 from coordd.adapters.secrets import tls_listener
+from coordd.core.jobs.job import Dedupe
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now, Reply
-from coordd.core.triggers.arrivals import run_of
+from coordd.core.triggers.arrivals import Arrival, run_of
 from coordd.errors import UnavailableError
 from coordd.services.triggering import calls as module
 from coordd.services.triggering.calls import Calls
+from coordd.services.triggering.registering import register
 
 LIMIT_S = 60.0
 FILE = "/orders.token"
@@ -70,6 +73,22 @@ class Machine:
         if self.told is None:
             raise UnavailableError(f"the password file {FILE}: it is empty")
         return self.told
+
+
+@pytest.mark.parametrize(("then", "kind"), [("same", ""), ("refuse", "conflict")])
+def test_calls_with_the_same_key_of_dedupe_are_one_run(then: Literal["same", "refuse"], kind: str) -> None:
+    machine = Machine()
+    of = msgspec.structs.replace(machine.node.jobs["j"], dedupe=Dedupe("{what}", then=then))
+    this: Any = machine
+    arrivals = [Arrival(key, {"key": key}) for key in "12"]
+    trigger = msgspec.structs.replace(ORDERS, args={"what": "x"})
+    machine.rows["j#x"] = "other arguments"
+
+    for arrival in arrivals:
+        reply = trio.run(register, this, of, trigger, arrival)
+        assert reply.kind == kind
+        assert reply.result == ({} if kind else {"id": "j#x", "durable": "ledger", "duplicate": True})
+    assert list(machine.rows) == ["j#x"]
 
 
 @pytest.fixture
