@@ -26,8 +26,8 @@ from coordd.adapters.onhost import absent_file
 from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, find_java, redacted
-from coordd.adapters.triggers.files import look as look_at_files
 from coordd.adapters.triggers.queues import MessageQueues
+from coordd.adapters.triggers.remote_files import look as look_at_files
 from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
 from coordd.connecting import Connections, make_mirror

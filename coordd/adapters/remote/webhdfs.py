@@ -26,6 +26,9 @@ SILENCE_S = 30.0
 # An answer of the namenode is some hundred bytes of JSON.
 ANSWER_BYTES_MAX = 64 * 1024
 
+# A page of a listing: a namenode tells of up to 1,000 files at a time (dfs.ls.limit).
+PAGE_BYTES_MAX = 8 * 1024 * 1024
+
 REDIRECTS = (301, 302, 303, 307, 308)
 
 # The part of a server's error that is told (characters).
@@ -77,6 +80,37 @@ class WebHdfsStore:
                 return host.open(path, max(0, size - limit), min(limit, size), deadline)
         raise AssertionError("one of the hosts has raised")
 
+    def status(self, path: str, deadline: Deadline) -> dict[str, Any]:
+        """What the namenode says of one path (FileStatus). Raises RefusedError if it is not there."""
+        for host in self._turns(deadline):
+            with host:
+                found = host.asks("GET", path=path, op="GETFILESTATUS").get("FileStatus", {})
+                return found if isinstance(found, dict) else {}
+        raise AssertionError("one of the hosts has raised")
+
+    def statuses(self, directory: str, deadline: Deadline) -> Iterator[dict[str, Any]]:
+        """What is in a directory: each a FileStatus with its name as pathSuffix. Raises RefusedError as ``status``."""
+        after = ""
+        while True:
+            page, left = self._page(directory, after, deadline)
+            yield from page
+            if not left or not page or (last := str(page[-1].get("pathSuffix", ""))) == after:
+                return
+            after = last
+
+    def _page(self, directory: str, after: str, deadline: Deadline) -> tuple[list[dict[str, Any]], int]:
+        more = {"startAfter": after} if after else {}
+        for host in self._turns(deadline):
+            with host:
+                said = host.asks("GET", path=directory, limit=PAGE_BYTES_MAX, op="LISTSTATUS_BATCH", **more)
+                try:
+                    listing = said["DirectoryListing"]
+                    found = list(listing["partialListing"]["FileStatuses"]["FileStatus"])
+                    return [one for one in found if isinstance(one, dict)], int(listing["remainingEntries"])
+                except (KeyError, TypeError, ValueError) as exc:
+                    raise UnavailableError(f"{host.name} does not list {directory} as a namenode does") from exc
+        raise AssertionError("one of the hosts has raised")
+
     def _turns(self, deadline: Deadline) -> Iterator[_Host]:
         """The namenodes in turn: the next one if one is away, or only stands by."""
         for number, name in enumerate(self._hosts, 1):
@@ -99,9 +133,9 @@ class _Host:
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> bool:
         return isinstance(exc, UnavailableError) and not self._last
 
-    def asks(self, method: str, *, path: str, **query: str) -> dict[str, Any]:
+    def asks(self, method: str, *, path: str, limit: int = ANSWER_BYTES_MAX, **query: str) -> dict[str, Any]:
         """One question to the namenode. Raises RefusedError or UnavailableError."""
-        answer = self._exchange(self.name, method, self._target(path, query), None)
+        answer = self._exchange(self.name, method, self._target(path, query), None, limit=limit)
         try:
             said = json.loads(answer.body or b"{}")
         except ValueError as exc:

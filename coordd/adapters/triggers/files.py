@@ -22,7 +22,7 @@ REFUSED_MAX = 100
 def base_of(pattern: str) -> str:
     """The directory that all files must be in: the part before the first wildcard, without its last name."""
     parts = pattern.split("/")
-    wild = next((place for place, part in enumerate(parts) if _is_wild(part)), len(parts))
+    wild = next((place for place, part in enumerate(parts) if is_wild(part)), len(parts))
     return "/".join(parts[: min(wild, len(parts) - 1)])
 
 
@@ -69,7 +69,7 @@ class _Walk:
                 yield from self.below(path, names[1:])
 
     def _matching(self, directory: str, name: str) -> list[str]:
-        if not _is_wild(name):
+        if not is_wild(name):
             return [name]
         matches = []
         with os.scandir(directory) as entries:
@@ -113,5 +113,6 @@ class _Walk:
             self.refused.append((path, why))
 
 
-def _is_wild(name: str) -> bool:
+def is_wild(name: str) -> bool:
+    """True for a pattern."""
     return any(wild in name for wild in "*?[")

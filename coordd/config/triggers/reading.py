@@ -55,6 +55,7 @@ DEAF = "this node hears no calls: [triggers] listen of coordd.toml is empty"
 
 _IN_BODY = re.compile(r"trigger\.body\.[^{}]{1,64}")
 _ROUTE = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
+_HDFS = re.compile(r"s?webhdfs://[A-Za-z0-9.:,_-]{1,500}(/[^?#\x00]{1,1000})(?:\?user\.name=[A-Za-z0-9._@-]{1,64})?")
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _QUEUE = re.compile(r"[!-~]{1,200}")
 _QUERY = re.compile(r"[^\0;]{1,4000};?\s*")
@@ -280,7 +281,16 @@ def _seconds(least: float, most: float) -> values.Reader:
 
 def _pattern(value: object) -> str:
     """An absolute path with wildcards. The part before the first wildcard is the directory that files must be in."""
-    said = values.path(value)
+    said = url = values.text(value)
+    if "://" in url:
+        match = _HDFS.fullmatch(url)
+        if match is None:
+            raise ValueError(
+                "expected an absolute path, or webhdfs://HOST[:PORT][,HOST…]/PATH with * and […] in names, and"
+                f" ?user.name=USER at its end, found {found(url)}"
+            )
+        said = match[1]
+    values.path(said)
     if posixpath.normpath(said) != said or said.startswith("//"):
         raise ValueError(f'expected a path without "..", "//" and a final "/", found {found(said)}')
     if "**" in said:
@@ -289,7 +299,7 @@ def _pattern(value: object) -> str:
         raise ValueError(f"expected a directory before the first wildcard, found {found(said)}")
     if len(said.split("/")) < 3:
         raise ValueError(f"expected a directory and a name or pattern in it, found {found(said)}")
-    return said
+    return url
 
 
 def _on(value: object) -> tuple[str, ...]:

@@ -67,6 +67,9 @@ BAD = [
     ("path", FILE.replace("/in/*.csv", "/in/../a"), 'without ".."'),
     ("path", FILE.replace("/in/*.csv", "/*/a"), "a directory before the first wildcard"),
     ("path", FILE.replace("/in/*.csv", "/a"), "a directory and a name"),
+    ("path", FILE.replace("/in/*.csv", "s3a://bucket/in/*.csv"), "expected an absolute path, or webhdfs://"),
+    ("path", FILE.replace("/in/*.csv", "webhdfs://nn:9870/in/?.csv"), "expected an absolute path, or webhdfs://"),
+    ("path", FILE.replace("/in/*.csv", "webhdfs://nn:9870/in/../a"), 'without ".."'),
     ("every", FILE + 'every = "0s"\n', "from 1 to"),
     ("evry", FILE + 'evry = "1s"\n', 'did you mean "every"?'),
     ("argv", FILE + 'argv = ["/bin/ls"]\n', "unknown key"),
@@ -183,3 +186,9 @@ def test_a_stream_is_looked_at_each_second_and_its_fields_are_values(tmp_path: P
         args={"file": "{trigger.body.what}"},
     )  # fmt: skip
     assert trigger.about == "orders at rediss://h:6379/0"
+
+
+def test_a_path_may_be_in_hdfs(tmp_path: Path) -> None:
+    url = "webhdfs://nn1:9870,nn2:9870/data/out/*/_SUCCESS?user.name=etl"
+    found = loaded(tmp_path, j=HEAD + COMMAND + FILE.replace("/in/*.csv", url))
+    assert (found.problems, found.jobs["j"].triggers[0].path) == ({}, url)

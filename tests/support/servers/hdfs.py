@@ -12,6 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+# Entries of one answer to LISTSTATUS_BATCH.
+PAGE = 3
+
 PREFIX = "/webhdfs/v1"
 
 
@@ -20,6 +23,7 @@ class Hdfs:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.changed: dict[str, int] = {}  # path -> milliseconds since 1970
         self.asked: list[tuple[str, str]] = []  # (method, operation)
         self.users: set[str] = set()
         self.broken = 0
@@ -53,6 +57,20 @@ class Hdfs:
     @property
     def url(self) -> str:
         return f"webhdfs://{self.address}/logs?user.name=coordd"
+
+    def _status(self, path: str, suffix: str = "") -> dict[str, Any]:
+        kind = "FILE" if path in self.files else "DIRECTORY"
+        size = len(self.files.get(path, b""))
+        changed = self.changed.get(path, 1_700_000_000_000)
+        return {"type": kind, "length": size, "modificationTime": changed, "pathSuffix": suffix, "permission": "644"}
+
+    def _listed(self, directory: str) -> list[dict[str, Any]]:
+        names = {
+            path.removeprefix(f"{directory}/").partition("/")[0]
+            for path in self.files
+            if path.startswith(f"{directory}/")
+        }
+        return [self._status(f"{directory}/{name}", name) for name in sorted(names)]
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(request.path)
@@ -91,9 +109,17 @@ class Hdfs:
         elif op == "DELETE":
             _say(request, 200, json.dumps({"boolean": self.files.pop(path, None) is not None}).encode())
         elif op == "GETFILESTATUS" and path in self.files:
-            _say(request, 200, json.dumps({"FileStatus": {"length": len(self.files[path])}}).encode())
+            _say(request, 200, json.dumps({"FileStatus": self._status(path)}).encode())
+        elif op == "LISTSTATUS_BATCH" and (found := self._listed(path)):
+            _say(request, 200, json.dumps(_page(found, query.get("startAfter", ""))).encode())
         else:
             _refuse(request, 404, "FileNotFoundException", f"File does not exist: {path}")
+
+
+def _page(found: list[dict[str, Any]], after: str) -> dict[str, Any]:
+    left = [one for one in found if one["pathSuffix"] > after]
+    page = {"FileStatuses": {"FileStatus": left[:PAGE]}}
+    return {"DirectoryListing": {"partialListing": page, "remainingEntries": len(left[PAGE:])}}
 
 
 def _say(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
