@@ -81,7 +81,7 @@ class WebHdfsStore:
         raise AssertionError("one of the hosts has raised")
 
     def status(self, path: str, deadline: Deadline) -> dict[str, Any]:
-        """What the namenode says of one path (FileStatus). Raises RefusedError if it is not there."""
+        """The namenode's FileStatus of one path. Raises RefusedError if it is not there."""
         for host in self._turns(deadline):
             with host:
                 found = host.asks("GET", path=path, op="GETFILESTATUS").get("FileStatus", {})
@@ -89,7 +89,7 @@ class WebHdfsStore:
         raise AssertionError("one of the hosts has raised")
 
     def statuses(self, directory: str, deadline: Deadline) -> Iterator[dict[str, Any]]:
-        """What is in a directory: each a FileStatus with its name as pathSuffix. Raises RefusedError as ``status``."""
+        """The entries of a directory, each a FileStatus with its name as pathSuffix. Raises as ``status`` does."""
         after = ""
         while True:
             page, left = self._page(directory, after, deadline)
