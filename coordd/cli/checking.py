@@ -9,7 +9,7 @@ from coordd.adapters import onhost
 from coordd.adapters.backends import function
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.units import Units, needs
-from coordd.config import ownership, tables
+from coordd.config import ownership, tables, values
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
 from coordd.config.sections import FILES, PYTHON, Config
@@ -21,11 +21,14 @@ from coordd.errors import RefusedError, UnavailableError
 
 
 class Found(NamedTuple):
-    """The result of a check: lines for people, the kind of each error (config | job), how many jobs can run."""
+    """The result of a check: lines for people, the kind of each error (config | job), how many jobs can run, and the
+    plug-ins that packages bring, with their versions.
+    """
 
     lines: list[str]
     errors: list[str]
     jobs: int
+    plug_ins: tuple[str, ...] = ()
 
 
 def look(file: str | None) -> Found:
@@ -45,7 +48,7 @@ def look(file: str | None) -> Found:
             "warning: this was checked as root; to check as the daemon's user: "
             f"coordd check-config --as-service {file or ''}"
         )
-    return Found(found.lines + [line.rstrip() for line in told], found.errors, found.jobs)
+    return found._replace(lines=found.lines + [line.rstrip() for line in told])
 
 
 def look_as(user: str, file: str | None) -> Found:
@@ -73,7 +76,7 @@ def _look(file: str | None) -> Found:
         jobs, more = _jobs(config)
         problems += [*_of_node(config), *more, *of_machine(jobs, config)]
     errors = [problem.kind for problem in problems if problem.severity == "error"]
-    return Found([str(problem) for problem in problems], list(errors), len(jobs.jobs))
+    return Found([str(problem) for problem in problems], list(errors), len(jobs.jobs), values.installed())
 
 
 def _jobs(config: Config) -> tuple[JobSet, list[Problem]]:

@@ -17,7 +17,8 @@ from coordd.cli.alarms import alarm, deadletter, orphans
 from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, holding, instant, job, node, pool, seconds
 from coordd.cli.ledger import ledger
-from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Group, asked, say
+from coordd.cli.nested.group import NestedTop
+from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, asked, say
 from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
@@ -50,7 +51,7 @@ Shell completion, in ~/.bashrc (zsh_source and fish_source for the others):
 """
 
 
-@click.group(cls=Group, top=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=NestedTop, top=True, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def program() -> None:
     """Query and control the coordd daemon of this machine, through its control socket.

@@ -14,6 +14,7 @@ from coordd.cli.crontab import import_crontab
 from coordd.cli.dev.command import dev
 from coordd.cli.history.command import history
 from coordd.cli.keys import keys
+from coordd.cli.nested.group import Nested
 from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_USAGE, Failed, failed, say
 from coordd.cli.setup.first import init
 from coordd.errors import CoorddError
@@ -37,7 +38,7 @@ Shell completion, in ~/.bashrc (zsh_source and fish_source for the others):
 """
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Nested, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="coordd %(version)s")
 def program() -> None:
     """Run every Spark job once, even when an edge node dies. The client is coordctl."""
@@ -114,6 +115,8 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
         say(f"coordd: {some(len(found.errors), 'error')}")
         context.exit(EXIT_BAD_CONFIG if "config" in found.errors else EXIT_BAD_JOB)
     click.echo(f"ok: {found.jobs} jobs")
+    if found.plug_ins:
+        click.echo(f"plug-ins: {', '.join(found.plug_ins)}")
 
 
 @program.command("exec", context_settings={"allow_interspersed_args": False})

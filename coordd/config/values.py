@@ -16,6 +16,7 @@ from coordd.core.jobs.arguments import control_character, nearest
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
+from coordd.plugins import GROUPS
 
 # A file with more unknown keys is another kind of file; naming all of them would take quadratic time.
 UNKNOWN_MAX = 20
@@ -224,3 +225,12 @@ def brought(value: object, group: str, what: str, *built_in: str) -> str:
             near = nearest(said, [*built_in, *names])
             raise ValueError(f"expected {what}, found {found(said)}, which no installed package brings; {near}")
     return said
+
+
+def installed() -> tuple[str, ...]:
+    """Every plug-in that a package brings, with the package and its version."""
+    from importlib.metadata import entry_points
+
+    groups = (STRATEGIES, CONFIG_BACKENDS, *GROUPS)
+    found = sorted((one for group in groups for one in entry_points(group=group)), key=lambda one: one.name)
+    return tuple(f"{one.name} ({one.dist.name} {one.dist.version})" if one.dist else one.name for one in found)

@@ -34,6 +34,7 @@ from coordd.core.checks.check import (
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.redaction import holds_password
+from coordd.plugins import CHECKS
 
 # Checks of coordd.toml, and of one job.
 CHECKS_MAX = 100
@@ -155,11 +156,12 @@ def _relations(table: Mapping[str, Any], said: Mapping[str, Any]) -> list[tuple[
     """(key, sentence) for each relation that is violated."""
     kind, scope = said["kind"], said.get("scope", NODE)
     wrong: list[tuple[str, str]] = []
+    plugged = kind not in KINDS
     needed = TARGETS.get(kind, "")
     if needed and needed not in table:
         wrong.append((needed, f'a check of kind "{kind}" needs it'))
     others = {"url", "address", "argv", "path"} - {needed}
-    wrong += [(key, f'a check of kind "{kind}" has no {key}') for key in table if key in others]
+    wrong += [(key, f'a check of kind "{kind}" has no {key}') for key in table if key in others and not plugged]
     urls = said["url"].split(",") if needed == "url" and "url" in said else []
     wrong += [
         ("url", f"expected an address with {' or '.join(SCHEMES[kind])}, found {found(url)}")
@@ -173,7 +175,7 @@ def _relations(table: Mapping[str, Any], said: Mapping[str, Any]) -> list[tuple[
     if said.get("then") == SUSPEND and scope == NODE:
         wrong.append(("then", _NOT_SHARED.removeprefix("then: ")))
     limits = [said[key] for key in ("degraded_at", "unhealthy_at") if key in said]
-    if limits and kind in UNMEASURED:
+    if limits and (plugged or kind in UNMEASURED):
         wrong.append(("degraded_at", f'a check of kind "{kind}" measures nothing'))
     if len(limits) == 2 and (limits[0] < limits[1] if kind in ROOM else limits[0] > limits[1]):
         order = "above" if kind in ROOM else "below"
@@ -183,9 +185,7 @@ def _relations(table: Mapping[str, Any], said: Mapping[str, Any]) -> list[tuple[
 
 def _kind(value: object) -> str:
     said = values.text(value)
-    if said not in KINDS:
-        raise ValueError(f"expected one of {', '.join(KINDS)}; found {found(said)}")
-    return said
+    return said if said in KINDS else values.brought(said, CHECKS, f"one of {', '.join(KINDS)}", *KINDS)
 
 
 def _url(value: object) -> str:

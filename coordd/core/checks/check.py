@@ -48,6 +48,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.job}/{self.name}" if self.job else self.name
 
     @property
+    def plugged(self) -> bool:
+        """True if a package brings its kind."""
+        return self.kind not in KINDS
+
+    @property
     def shared(self) -> bool:
         """True if one node looks for all of them."""
         return self.scope != NODE

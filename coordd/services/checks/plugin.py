@@ -1,4 +1,5 @@
-"""Runs a monitoring plug-in: a program whose exit code is the state, and whose first line says why.
+"""Runs a monitoring plug-in: a program whose exit code is the state, and whose first line says why. A check whose kind
+a package brings is the program coordd.plugins.host.
 
 It runs in a session of its own, with little environment and with limits, and is killed with its group when its time
 is over. Its output is read up to a limit.
@@ -7,14 +8,18 @@ is over. Its output is read up to a limit.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
 import subprocess
+import sys
+from collections.abc import Mapping
 
 import structlog
 import trio
 
+from coordd import plugins
 from coordd.core.checks.check import Check
 from coordd.core.checks.state import DEGRADED, HEALTHY, TEXT_MAX, UNHEALTHY, UNKNOWN, Result
 from coordd.core.redaction import redact_text
@@ -24,6 +29,10 @@ log = structlog.get_logger("checks")
 
 # The exit codes of monitoring plug-ins; 3 and all others say: the plug-in could not look.
 CODES = {0: HEALTHY, 1: DEGRADED, 2: UNHEALTHY}
+_MORE_CODES = {code: state for state, code in plugins.CODES.items()}
+
+# The program of a check whose kind a package brings; its kind and its context follow.
+_HOST = [sys.executable, "-P", "-m", "coordd.plugins.host", plugins.CHECKS]
 
 OUTPUT_BYTES_MAX = 64 * 1024
 PIECE_BYTES = 16 * 1024
@@ -38,10 +47,13 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 async def look(check: Check, node: str) -> Result:
     """Run it once."""
+    argv = [*_HOST, check.kind, _context(check, node)] if check.plugged else list(check.argv)
     environ = {"PATH": PATH, "LANG": "C.UTF-8", "COORDD_CHECK": check.key, "COORDD_NODE": node}
+    if check.plugged and "PYTHONPATH" in os.environ:  # it finds packages where the daemon does
+        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
     try:
         process = await trio.lowlevel.open_process(
-            list(check.argv),
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -50,7 +62,7 @@ async def look(check: Check, node: str) -> Result:
             start_new_session=True,
         )
     except (OSError, ValueError) as exc:
-        return Result(UNKNOWN, f"{check.argv[0]} cannot be executed: {getattr(exc, 'strerror', None) or exc}")
+        return Result(UNKNOWN, f"{argv[0]} cannot be executed: {getattr(exc, 'strerror', None) or exc}")
     output = bytearray()
     try:
         _limit(process.pid, check.timeout_s)
@@ -69,18 +81,24 @@ async def look(check: Check, node: str) -> Result:
                 await process.stdout.aclose()
     if scope.cancelled_caught or process.returncode is None:
         return Result(UNHEALTHY, f"it did not end within {check.timeout_s:g} s")
-    return parsed(process.returncode, bytes(output))
+    return parsed(process.returncode, bytes(output), _MORE_CODES if check.plugged else CODES)
 
 
-def parsed(code: int, output: bytes) -> Result:
+def parsed(code: int, output: bytes, codes: Mapping[int, str] = CODES) -> Result:
     """What exit code and output say: the first line up to "|" is for people, the rest are figures."""
     line = output.decode(errors="replace").lstrip("\n").partition("\n")[0]
     text, _, figures = line.partition("|")
     text, figures = _shown(text), _shown(figures)
-    if code in CODES:
-        return Result(CODES[code], text, figures)
+    if code in codes:
+        return Result(codes[code], text, figures)
     how = f"signal {-code} ended it" if code < 0 else f"exit code {code}"
     return Result(UNKNOWN, f"{how}: {text}" if text else how, figures)
+
+
+def _context(check: Check, node: str) -> str:
+    """As the host wants it: the fields of coordd.plugins.CheckContext."""
+    said = {name: getattr(check, name) for name in ("timeout_s", "url", "address", "argv", "path")}
+    return json.dumps({"name": check.key, "node": node, **said})
 
 
 def _shown(text: str) -> str:

@@ -252,7 +252,7 @@ class Checks:
     async def _look(self, check: Check) -> Result:
         """One look; a mistake of the look itself is a result too, and never raises."""
         try:
-            with trio.move_on_after(check.timeout_s + (5.0 if check.kind == COMMAND else 0.0)):
+            with trio.move_on_after(check.timeout_s + (5.0 if check.kind == COMMAND or check.plugged else 0.0)):
                 return await self._seen_by(check)
         except Exception as exc:
             # The boundary of one look: whatever it raises says nothing about what it looks at.
@@ -268,7 +268,7 @@ class Checks:
             state, error = self._ledger.state, self._ledger.error
             word = {CONNECTED: HEALTHY, RECOVERING: DEGRADED}.get(state, UNHEALTHY)
             return Result(word, error or f"the ledger is {state}")
-        if check.kind == COMMAND:
+        if check.kind == COMMAND or check.plugged:
             async with self._programs:
                 return await plugin.look(check, self._driver.node.hostname)
         if check.kind in (DISK, MEMORY, LOAD):

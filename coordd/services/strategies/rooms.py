@@ -16,6 +16,7 @@ import trio
 
 from coordd.config.values import CONFIG_BACKENDS, STRATEGIES
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
+from coordd.plugins import CHECKS, COMMANDS
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.ledger import boottime
@@ -55,26 +56,40 @@ def installed(name: str) -> metadata.EntryPoint | None:
 def brought(group: str = STRATEGIES, what: str = "a strategy") -> list[tuple[str, str, str]]:
     """(name, its package and version, "" or why it cannot be used) of each plug-in of that group."""
     found = []
-    for point in sorted(metadata.entry_points(group=group), key=lambda one: one.name):
+    for point in points(group):
         wrong = ""
         try:
             if not callable(point.load()):
                 wrong = f"{point.value} is not callable"
         except Exception as exc:  # a plug-in's own code: whatever it raises is told
             wrong = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"[:200]
-        of = f"{point.dist.name} {point.dist.version}" if point.dist is not None else "no package"
-        found.append((point.name, f"{what} of {of}", wrong))
+        found.append((point.name, f"{what} of {package_of(point)}", wrong))
     return found
+
+
+def points(group: str) -> list[metadata.EntryPoint]:
+    """The plug-ins of a group, by name."""
+    return sorted(metadata.entry_points(group=group), key=lambda one: one.name)
+
+
+def package_of(point: metadata.EntryPoint) -> str:
+    """The package that brings a plug-in, and its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "no package"
 
 
 def plugin_checks() -> list[Check]:
     """For ``doctor``: every plug-in, with its version; a broken one is named."""
     kinds = ((STRATEGIES, "a strategy"), (CONFIG_BACKENDS, "a configuration backend"))
+    apart = ((CHECKS, "a check"), (COMMANDS, "a command"))  # not loaded here: they run in processes of their own
     advice = "it is not used: repair or remove its package"
     return [
         check(f"plug-in {name}", WARN if wrong else OK, wrong or text, advice)
         for group, what in kinds
         for name, text, wrong in brought(group, what)
+    ] + [
+        check(f"plug-in {point.name}", OK, f"{what} of {package_of(point)}")
+        for group, what in apart
+        for point in points(group)
     ]
 
 

@@ -1,0 +1,33 @@
+"""What plug-ins get: the context of each kind that runs in a process of its own, and the names of the entry points.
+
+Not here: how such a process is started and watched (services). A plug-in may import this module anywhere; it loads
+nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+CHECKS = "coordd.checks"
+COMMANDS = "coordd.commands"
+GROUPS = (CHECKS, COMMANDS)
+
+
+class CheckContext(NamedTuple):
+    """Of a check: its name, the node that looks, how long (seconds) it may take, and what its table says else."""
+
+    name: str
+    node: str
+    timeout_s: float
+    url: str = ""
+    address: str = ""
+    argv: tuple[str, ...] = ()
+    path: str = ""
+
+
+# What a check may answer: a state, or a state and a line for people, or also figures as monitoring plug-ins print them.
+Answer = str | tuple[str, str] | tuple[str, str, str]
+
+# The exit code of the process of a check, by state; another one is: it could not look.
+CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "insecure": 4, "unavailable": 5}
+COULD_NOT_LOOK = 3

@@ -1,0 +1,70 @@
+"""The process of a plug-in: ``python -m coordd.plugins.host GROUP NAME CONTEXT``. CONTEXT is a JSON object.
+
+It loads the plug-in and calls it once. Whatever the plug-in raises, prints or leaks stays in this process, which its
+starter limits and kills. What the plug-in prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, NoReturn
+
+from coordd.plugins import CHECKS, CODES, COULD_NOT_LOOK, CheckContext
+
+TEXT_MAX = 1000
+
+
+def loaded(group: str, name: str) -> Any:
+    """The plug-in. Raises LookupError if no package brings it, and whatever its module raises."""
+    point = next(iter(metadata.entry_points(group=group, name=name)), None)
+    if point is None:
+        raise LookupError(f"no installed package brings {name} (entry points, group {group})")
+    found = point.load()
+    if not callable(found):
+        raise TypeError(f"{point.value} is not callable")
+    return found
+
+
+def of_check(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Look once; the exit code and one line say what was seen."""
+    said = loaded(CHECKS, name)(CheckContext(**{**context, "argv": tuple(context["argv"])}))
+    state, text, figures = (*((said,) if isinstance(said, str) else tuple(said)), "", "")[:3]
+    if state not in CODES:
+        say(f"it answered {state!r:.60}; expected one of {', '.join(CODES)}")
+        return COULD_NOT_LOOK
+    say(f"{_line(text)}|{_line(figures)}" if figures else _line(text))
+    return CODES[state]
+
+
+KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = {CHECKS: of_check}
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text)[:TEXT_MAX].replace("|", "/").split())
+
+
+def main() -> NoReturn:
+    """Call the plug-in."""
+    group, name, context = sys.argv[1:4]
+    out = os.dup(1)
+    os.dup2(2, 1)
+
+    def say(text: str) -> None:
+        os.write(out, f"{text}\n".encode(errors="replace"))
+
+    code = COULD_NOT_LOOK
+    try:
+        code = KINDS[group](name, json.loads(context), say)
+    except SystemExit as exc:
+        say(f"it called exit({exc.code!r:.40})")
+    except BaseException as exc:  # whatever a plug-in raises is told
+        say(f"it failed: {type(exc).__name__}: {_line(exc)}"[:TEXT_MAX])
+    os._exit(code)  # threads and exit handlers of the plug-in must not hold it up
+
+
+if __name__ == "__main__":
+    main()
