@@ -16,6 +16,7 @@ The layers, from outer to inner; each may import only what stands to its right o
 
     core/      ledger    the rules of the one authority, and what is asked of it
                jobs      what a job is, when it fires, what it is started with
+               groups    the runs that a job has for each of some values
                wire      messages between nodes: events, envelopes, windows against replay
                members   who is there, who is silent, who comes first
                runs      what this node is after: pursuits, sweeps, triggers, witnesses

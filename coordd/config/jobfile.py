@@ -20,7 +20,7 @@ import msgspec
 
 from coordd.config import jobkeys, ownership, values
 from coordd.config.checks.reading import read_of_job
-from coordd.config.following import relations
+from coordd.config.following import expanding, relations
 from coordd.config.hooks.sinks import read_job_sinks
 from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
@@ -167,10 +167,8 @@ class _Reading:
             shown = values.printable(name)[:100]
             self.wrong("", f'a job is named after its file: expected {NAME_RULE}, found "{shown}"')
             return None
-        for key in jobkeys.LATER:
-            if key in table:
-                self.wrong(key, f'"{key}" is not available in this version')
-        said = self.table({key: value for key, value in table.items() if key not in jobkeys.LATER}, jobkeys.TOP)
+        said = self.table(table, jobkeys.TOP)
+        expanding.settle(table, said, self.wrong)
         launch = self.launch(table, said)
         schedule = self.schedule(name, said)
         fields = {key.field: said[name] for name, key in jobkeys.PLAIN.items() if name in said}
@@ -217,7 +215,7 @@ class _Reading:
         if section not in said:
             return None  # not a table
         launch = self.spark(said["spark"]) if section == "spark" else self.command(said["command"])
-        if ("params" in table) == ("params" in said):
+        if "params" not in table or "params" in said:
             for key, message in check_launch(launch, said.get("params", {})):
                 self.wrong(f"{section}.{key}", message)
         key, words = ("args", launch.args) if isinstance(launch, SparkSubmit) else ("argv", launch.argv)

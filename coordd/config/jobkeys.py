@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from coordd.config import values
-from coordd.config.following import keys as following
+from coordd.config.following import expanding, keys as following
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
 from coordd.core.jobs.job import Concurrency, Dedupe, Limits, Rate, Rates
@@ -34,11 +34,6 @@ PRIORITY_MAX = 1_000_000
 TRIES_MAX = 1000
 SUBMITS_MAX = 20
 MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
-
-# Keys that this version does not implement. They are refused, because a limit that is not enforced is worse than none.
-LATER = (
-    "expand",
-)  # fmt: skip
 
 # Keys that [spark].conf must not contain, and why.
 OWNED_CONF = {
@@ -400,6 +395,7 @@ PLAIN: dict[str, Key] = {
     "queue_keep": Key(values.one_of(*words.QUEUE_KEEP), "queue_keep", public=True),
     "after": Key(following.read, "after", public=True),
     "dedupe": Key(_dedupe, "dedupe", public=True),
+    "expand": Key(expanding.read, "expand", public=False),
     "timeout": Key(_longer_than_nothing, "timeout_s", public=True),
     "lease": Key(values.number, "lease_s", public=True),
     "run_as": Key(_user, "run_as", public=True),
@@ -409,6 +405,7 @@ PLAIN: dict[str, Key] = {
 TOP: dict[str, values.Reader] = {
     **{name: key.read for name, key in PLAIN.items()},
     "schedule": values.text,
+    "chunk": expanding.CHUNK,
     "start": _instant,
     "end": _instant,
     "jitter": parse_duration,

@@ -390,6 +390,10 @@ _KEYS = {
     "queue_keep": "`first` or `last`: which of them are kept; the others are `rejected` (`first`)",
     "after": 'the jobs after which it runs: `["a", "b"]`, or `{ all = […] or any = […], on, period, within }`: '
     "[policies.md](policies.md#after) (none)",
+    "expand": 'one run for each value of a parameter: `{ region = ["eu", "us"] }` or '
+    '`{ day = { from = "{date}", days = 7 } }`: '
+    "[policies.md](policies.md#groups) (none)",
+    "chunk": "with `expand`: how many values each run gets, as a JSON list (one, as it is)",
     "timeout": "duration; then it is ended, and has failed (none)",
     "lease": "seconds (the cluster's)",
     "run_as": "the user of its program, one of those in root's `/etc/coordd/run_as.allow`, never root; the run is in a "
@@ -432,11 +436,7 @@ def job_keys() -> str:
             raise KeyError(f"[{section}] {sorted(set(names) - words)} are not described")
     described = sorted(told(jobkeys.TOP, _KEYS), key=lambda line: list(_KEYS).index(line[0]))
     lines = [(f"`{key}`", says) for key, says in described]
-    return (
-        table(("key", "what it says (default)"), lines)
-        + "\nRefused as not available in this version: "
-        + (code(jobkeys.LATER) + ".\n")
-    )
+    return table(("key", "what it says (default)"), lines)
 
 
 def metrics() -> str:

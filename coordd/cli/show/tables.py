@@ -470,6 +470,8 @@ def draw_run(run: Mapping[str, Any]) -> None:
             ("Spark's UI", plain((run.get("progress") or {}).get("ui"))),
             ("exit code", plain(run.get("exit_code"))),
             ("reason", plain(run.get("reason"))),
+            ("group", plain(run.get("group"))),
+            ("members", plain((run.get("members") or {}).get("total"))),
             ("parents", ", ".join(map(plain, run.get("parents") or ()))),
             (
                 "children",

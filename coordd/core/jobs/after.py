@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from coordd.core.groups.expand import group_of, how_it_ended
 from coordd.core.jobs.job import After, iso, scheduled_run, triggered_run
 from coordd.core.jobs.schedule import zone
 from coordd.core.ledger.words import ABSENT, FAILURE, LOST, OPENED, SUCCESS
@@ -54,14 +55,16 @@ class Came(NamedTuple):
 class Ends:
     """The parents' ends in one period, as far as they are known."""
 
-    __slots__ = ("came", "first_at", "last_at", "others", "run")
+    __slots__ = ("came", "first_at", "groups", "last_at", "others", "run", "unknown")
 
     def __init__(self, run: str) -> None:
         self.run = run  # of the child, if it has no schedule of its own
         self.came: dict[str, Came] = {}  # parent -> its first end that fits
+        self.groups: dict[str, dict[str, tuple[float, str]]] = {}  # group -> its members that have ended: when, and how
         self.others: dict[str, str] = {}  # parent -> how it ended otherwise, last
         self.first_at = 0.0  # the first end of any of them; 0.0: none
         self.last_at = 0.0
+        self.unknown = False  # this node does not know how many members a group has
 
     def note(self, after: After, parent: str, run: str, state: str, at: float) -> None:
         """A run of a parent has ended; in any order, and any number of times."""
@@ -72,6 +75,19 @@ class Ends:
             self.others[parent] = state
         elif parent not in self.came or at < self.came[parent].at:
             self.came[parent] = Came(at, run)
+
+    def note_member(self, after: After, parent: str, run: str, count: int, state: str, at: float) -> None:
+        """One of the ``count`` members of a group has ended. When all have, the group has, with the last."""
+        group = group_of(run)
+        members = self.groups.setdefault(group, {})
+        members[run] = at, state
+        if len(members) >= count:
+            state = how_it_ended([how for _, how in members.values()])
+            self.note(after, parent, group, state, max(ended_at for ended_at, _ in members.values()))
+        elif parent not in self.came:
+            self.others[parent] = f"{len(members)} of {count} have ended"
+        self.first_at = min(self.first_at or at, at)
+        self.last_at = max(self.last_at, at)
 
     def joined(self, after: After) -> tuple[Came, ...]:
         """The ends that open the child, oldest first; nothing while one is missing."""
@@ -134,7 +150,7 @@ def _deadline(after: After, timezone: str, period: Period, ends: Ends, own_due: 
 def period_of(after: After, timezone: str, run: str, fire_at: float, *, scheduled: bool) -> Period:
     """The period of a parent's run, or of a fire time of the child."""
     if not scheduled:
-        return Period(0.0, run.partition("#")[2])
+        return Period(0.0, group_of(run).partition("#")[2])
     return Period(floored(fire_at, after.period_s, timezone) if after.period_s else fire_at)
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from coordd.core.checks.check import Check, Use
+from coordd.core.groups.expand import Expand, group_of
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.words import INSTANT_MAX, QUEUE_MAX, Policy
 
@@ -223,6 +224,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     breaker: Breaker | None = None
     after: After | None = None
     dedupe: Dedupe | None = None
+    expand: Expand | None = None
     run_as: str = ""  # "": the daemon's user
     limits: Limits = Limits()
     triggers: tuple[Trigger, ...] = ()
@@ -317,8 +319,8 @@ def due_time(job: Job, fire_at: float, identity_from: float) -> float:
 def is_named(run: str, job: str, fire_at: float, *, scheduled: bool) -> bool:
     """True if the id belongs to this fire time, or to a triggered run of the job. It may come from a peer."""
     if scheduled:
-        return 0.0 <= fire_at <= INSTANT_MAX and run == scheduled_run(job, fire_at)
-    name, separator, ident = run.partition("#")
+        return 0.0 <= fire_at <= INSTANT_MAX and group_of(run) == scheduled_run(job, fire_at)
+    name, separator, ident = group_of(run).partition("#")
     return bool(separator) and name == job and IDENT.fullmatch(ident) is not None
 
 

@@ -424,7 +424,7 @@ def nominal_time(run: str) -> "float | None":
     if "#" in run:
         return None
     try:
-        instant = datetime.fromisoformat(run.partition("@")[2])
+        instant = datetime.fromisoformat(run.partition("@")[2].partition("~")[0])  # a member of a group ends with ~N
     except ValueError:
         return None
     return instant.timestamp() if instant.tzinfo else None

@@ -14,8 +14,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from coordd.core.context import Context
+from coordd.core.groups.expand import member, number_of
+from coordd.core.groups.members import Member, members_of
 from coordd.core.jobs.after import Ends, Period, Verdict, judged, lookback_s, period_of
-from coordd.core.jobs.job import Job, fire_time, run_uuid, scheduled_run
+from coordd.core.jobs.job import After, Job, fire_time, run_uuid, scheduled_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.answers import Answer
@@ -163,7 +165,18 @@ class Following:
                 ends = child.ends.get(period)
                 if ends is None:
                     ends = child.ends[period] = Ends(period.run_of(child.job.name))
-                ends.note(after, row.job, row.run, row.state, row.ended_at)
+                self._note_end(ends, after, row)
+
+    def _note_end(self, ends: Ends, after: After, row: OpenRun) -> None:
+        """The end of a run, or of a member of a group. How many members a group has is in the file of its job."""
+        if number_of(row.run) is None:
+            ends.note(after, row.job, row.run, row.state, row.ended_at)
+            return
+        parent = self._ctx.jobs.get(row.job)
+        if parent is None or parent.expand is None:
+            ends.unknown = True  # nodes that have its file decide
+        else:
+            ends.note_member(after, row.job, row.run, parent.expand.count, row.state, row.ended_at)
 
     # ---- one child
 
@@ -171,12 +184,14 @@ class Following:
         after, job = child.job.after, child.job
         assert after is not None, job.name
         for run, fire_at, period, verdict in self._verdicts(child, counts_from, wall):
-            if run in self._asked or len(self._asked) >= AT_A_TIME or not verdict.by:
+            if not verdict.by:
                 continue
             if verdict.due <= counts_from:  # its parents ended before this definition counted
-                self._done.add(run)
-            else:
-                self._register(job, run, fire_at, period, verdict, wall)
+                self._done.update(_rows_of(job, run))
+                continue
+            for one in members_of(job, run, verdict.due if period.ident else fire_at):
+                if one.run not in self._asked and one.run not in self._done and len(self._asked) < AT_A_TIME:
+                    self._register(job, one, fire_at, period, verdict, wall)
         oldest = wall - lookback_s(after) - WHOLE_S
         for period in [period for period, ends in child.ends.items() if ends.last_at < oldest]:
             del child.ends[period]
@@ -189,13 +204,14 @@ class Following:
             return [
                 (ends.run, period.at, period, judged(after, job.timezone, period, ends, 0.0, wall))
                 for period, ends in child.ends.items()
-                if ends.run not in self._done
+                if not self._is_done(job, ends.run) and not ends.unknown
             ]
         self._list_fires(child, counts_from, wall)
         found = []
         for run, (fire_at, due, period) in child.due.items():
             ends = child.ends.get(period) or Ends(run)
-            found.append((run, fire_at, period, judged(after, job.timezone, period, ends, due, wall)))
+            if not ends.unknown:
+                found.append((run, fire_at, period, judged(after, job.timezone, period, ends, due, wall)))
         return found
 
     def _list_fires(self, child: Child, counts_from: float, wall: float) -> None:
@@ -209,28 +225,32 @@ class Following:
             run = scheduled_run(job.name, fire_at)
             child.due[run] = fire_at, due, period_of(after, job.timezone, run, fire_at, scheduled=True)
         child.upto = max(child.upto, begin, wall)
-        for run in [run for run in child.due if run in self._done]:
+        for run in [run for run in child.due if self._is_done(job, run)]:
             del child.due[run]
 
-    def _register(self, job: Job, run: str, fire_at: float, period: Period, verdict: Verdict, wall: float) -> None:
-        policy = claimed_policy(job, "{}", self._ctx.hostname, self._ctx.concurrency)
+    def _is_done(self, job: Job, run: str) -> bool:
+        return self._done.issuperset(_rows_of(job, run))
+
+    def _register(self, job: Job, one: Member, fire_at: float, period: Period, verdict: Verdict, wall: float) -> None:
+        policy = claimed_policy(job, one.args, self._ctx.hostname, self._ctx.concurrency)
         opened = verdict.by.startswith(OPENED)
         if not opened:
             policy.start_within_s = 0.0  # each node that looks at the row has it ended as missed
         scheduled = not period.ident
         of = Registration(
-            run,
+            one.run,
             job.name,
             job.digest,
             policy,
             fire_at if scheduled else verdict.due,
             scheduled=scheduled,
+            args=one.args,
             by=verdict.by,
             age_s=0.0 if scheduled else max(0.0, wall - verdict.due),
             due=verdict.due if scheduled else 0.0,
             identity_from=self._ctx.identity_from,
         )
-        self._asked.add(run)
+        self._asked.add(one.run)
         self._ctx.ask(Register(of=of), partial(self._registered, of, opened))
 
     def _registered(self, of: Registration, opened: bool, answer: Answer, _sent_at: float, now: Now) -> None:
@@ -262,3 +282,8 @@ class Following:
             for run, _, period, verdict in found
             if not verdict.by
         ]
+
+
+def _rows_of(job: Job, run: str) -> list[str]:
+    """The runs that have a row each: of a group its members."""
+    return [run] if job.expand is None else [member(run, number) for number in range(job.expand.count)]

@@ -40,7 +40,8 @@ def settled(job: Job, upto: float, known_from: float) -> Settled:
     """The job's fire times up to ``upto``, of which the ledger has settled those up to ``known_from``."""
     assert job.schedule is not None, job.name
     count = len(fires_between(job.schedule, known_from, upto, COUNT_MAX)) if upto > known_from else 0
-    return Settled(upto, DECISIONS[job.misfire], known_from, count if count < COUNT_MAX else -1)
+    countable = count < COUNT_MAX and job.expand is None  # the members of a group are several rows for one fire time
+    return Settled(upto, DECISIONS[job.misfire], known_from, count if countable else -1)
 
 
 class Passing:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Container, Mapping
 
 from coordd.core.context import LEAD_S, Context
+from coordd.core.groups.members import members_of
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between, next_fire
@@ -193,29 +194,35 @@ class Planner:
         elif job.misfire == "all":
             settled_to = 0.0  # without the ledger, earlier fire times were opened and may have no row yet
             for due in fires if len(fires) > 1 else ():  # oldest first, so that a crash now loses none
-                named = self._action(job, due)
-                of = Registration(
-                    named.run,
-                    job.name,
-                    job.digest,
-                    claimed_policy(job, named.args, self._ctx.hostname, self._ctx.concurrency),
-                    named.fire_at,
-                    scheduled=True,
-                    due=named.due,
-                    identity_from=self._ctx.identity_from,
-                )
-                self._ctx.ask(Register(of=of))
+                for named in self._actions(job, due):
+                    of = Registration(
+                        named.run,
+                        job.name,
+                        job.digest,
+                        claimed_policy(job, named.args, self._ctx.hostname, self._ctx.concurrency),
+                        named.fire_at,
+                        scheduled=True,
+                        args=named.args,
+                        due=named.due,
+                        identity_from=self._ctx.identity_from,
+                    )
+                    self._ctx.ask(Register(of=of))
         known = settled(job, settled_to, self._horizons.get(job.name, 0.0)) if settled_to else NOTHING_SETTLED
         for due in fires:
-            self._begin(self._action(job, due), now, known)
+            for action in self._actions(job, due):
+                self._begin(action, now, known)
 
     def _passed_over(self, word: str, job: Job, fires: list[float], opened: list[float]) -> None:
         """Note the fire times that get no run. ``run``: the launch that settles them, if one is opened."""
         run = scheduled_run(job.name, fire_time(job, opened[0], self._ctx.identity_from)) if opened else ""
         self._ctx.note(f"fires.{word}", job=job.name, count=len(fires), first=fires[0], last=fires[-1], run=run)
 
-    def _action(self, job: Job, due: float) -> Action:
+    def _actions(self, job: Job, due: float) -> list[Action]:
+        """One run, or the members of a group."""
         fire_at = fire_time(job, due, self._ctx.identity_from)
         run = scheduled_run(job.name, fire_at)
         later = due if due > fire_at else 0.0
-        return Action(job.name, run, fire_at=fire_at, scheduled=True, digest=job.digest, due=later)
+        return [
+            Action(job.name, one.run, 0, fire_at, True, job.digest, one.args, later)
+            for one in members_of(job, run, fire_at)
+        ]

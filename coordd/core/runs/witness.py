@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import partial
 
 from coordd.core.context import Context
+from coordd.core.groups.expand import group_of
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Registration, Restore
@@ -170,7 +171,7 @@ def registration(seen: Seen, job: Job | None) -> Registration | None:
             return None
         policy = job.policy()
     digest = seen.digest or (job.digest if job is not None else "")
-    scheduled = event.run == scheduled_run(event.name, event.fire_at)
+    scheduled = group_of(event.run) == scheduled_run(event.name, event.fire_at)
     return Registration(
         event.run, event.name, digest, policy, event.fire_at, scheduled=scheduled, args=seen.args or "{}", due=event.due
     )

@@ -135,6 +135,8 @@ _RUN_SHOWN: dict[str, Shape] = {
     "attempts": [_ATTEMPT],
     "parents": SHOW,
     "children": [{"id": SHOW, "state": SHOW}],
+    "group": SHOW,
+    "members": SHOW,
     "timeline": [_STEP],
     "log_tail": DROP,
 }

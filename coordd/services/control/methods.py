@@ -13,7 +13,8 @@ import structlog
 import trio
 
 from coordd import __version__
-from coordd.core.jobs.arguments import merge_params, packed
+from coordd.core.groups.members import members_of
+from coordd.core.jobs.arguments import merge_params
 from coordd.core.jobs.job import HOOK, IDENT, Job, job_of, pinned, triggered_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke
@@ -260,28 +261,47 @@ class Methods(CheckMethods):
                 f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -",
                 kind="invalid_params",
             )
+        if job.expand is not None and job.expand.key in given:
+            raise RefusedError(
+                f"{job.expand.key} is what {job.name} expands: each of its runs has its own",
+                kind="invalid_params",
+                hint="leave it out; coordctl job show lists the others",
+            )
         if take(params, "dry_run", bool, False):
             if caller.asked is not None:
                 caller.asked.recorded = True  # it changed nothing
             return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
         only, said = self._only(job, params), self._asked(params)
-        of = Registration(
-            triggered_run(job.name, ident),
-            job.name,
-            pinned(job.digest, only),
-            claimed_policy(job, packed(values), self._driver.node.hostname, self._driver.node.concurrency),
-            self._driver.now().wall,
-            scheduled=False,
-            args=packed(values),
-            by=caller.name,
-        )
-        reply = told_of(job, of.run, await self._driver.trigger(of))
-        if reply.kind:
-            raise RefusedError(reply.message, kind=reply.kind)
-        if reply.result.get("duplicate"):
-            log.warning("trigger.duplicate", run=of.run, by=caller.name)
-        self._audit(caller, "run.trigger", said.text(of.run + (f" on {only}" if only else "")))
-        return reply.result
+        group = triggered_run(job.name, ident)
+        result = await self._registered(job, group, values, only, caller)
+        self._audit(caller, "run.trigger", said.text(group + (f" on {only}" if only else "")))
+        return result
+
+    async def _registered(
+        self, job: Job, group: str, values: dict[str, str], only: str, caller: Caller
+    ) -> dict[str, Any]:
+        """Register a run, or each member of a group, for node ``only`` ("": for any). Raises RefusedError."""
+        result: dict[str, Any] = {}
+        at = self._driver.now().wall
+        for one in members_of(job, group, at, values):
+            of = Registration(
+                one.run,
+                job.name,
+                pinned(job.digest, only),
+                claimed_policy(job, one.args, self._driver.node.hostname, self._driver.node.concurrency),
+                at,
+                scheduled=False,
+                args=one.args,
+                by=caller.name,
+            )
+            reply = told_of(job, of.run, await self._driver.trigger(of))
+            if reply.kind:  # asked for again with the same id, it goes on
+                raise RefusedError(reply.message, kind=reply.kind)
+            if reply.result.get("duplicate"):
+                log.warning("trigger.duplicate", run=of.run, by=caller.name)
+            if result.get("durable") != "node":
+                result = reply.result
+        return result if job.expand is None else {**result, "id": group, "members": job.expand.count}
 
     def _only(self, job: Job, params: dict[str, Any]) -> str:
         """The only node that may launch a run; "" without the parameter. Raises RefusedError unless it is alive, and

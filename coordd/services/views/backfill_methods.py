@@ -116,6 +116,12 @@ class BackfillMethods(BreakerMethods):
     def _may_backfill(self, job: Job) -> None:
         """Raises RefusedError for a job whose fire times cannot be run now."""
         self._may_start(job)
+        if job.expand is not None:
+            raise RefusedError(
+                f"a backfill of {job.name}, which has expand, is not available in this version",
+                kind="not_available",
+                hint=f"coordctl run trigger {job.name} starts one group",
+            )
         node = self._driver.node
         if job.schedule is None:
             raise RefusedError(

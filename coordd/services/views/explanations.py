@@ -23,7 +23,7 @@ from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
-from coordd.services.following import lineal
+from coordd.services.following import groups, lineal
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.relay import Relay
 from coordd.services.views import objects, recorded, timeline, whatif, why
@@ -145,7 +145,9 @@ class Explanations(FireMethods):
                     told.reason = disclosure.reason(told.reason)
         holder = absent = None
         if row is None:
-            absent = self._absent(run)._replace(fire=await self._decision(run, caller), accepted=accepted)
+            absent = (await self._absent_group(run) or self._absent(run))._replace(
+                fire=await self._decision(run, caller), accepted=accepted
+            )
         elif row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
         no_file = job_of(run) not in node.jobs
@@ -205,6 +207,17 @@ class Explanations(FireMethods):
         if fire is not None and caller.role <= VIEWER:
             fire = fire._replace(reason=disclosure.reason(fire.reason))
         return fire
+
+    async def _absent_group(self, run: str) -> Absent | None:
+        """What the rows of a group's members tell of it. None: the run is not a group, or none of them has a row."""
+        job = self._driver.node.jobs.get(job_of(run))
+        if job is None or not groups.is_group(run, job):
+            return None
+        named = groups.member_runs(run, job)
+        rows = await self._ledger.query(
+            lambda ledger: [row for row in map(ledger.run, named) if row is not None and not run_fault(row)]
+        )
+        return Absent(True, nominal_time(run), awaits=groups.sentence(run, rows, len(named))) if rows else None
 
     def _absent(self, run: str) -> Absent:
         """Known facts about a run that has no row."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from coordd.core.groups.expand import group_of, member
 from coordd.core.jobs.job import Job, due_time, fire_time, scheduled_run
 from coordd.core.jobs.schedule import fires_between, without_blackouts
 from coordd.core.ledger.fires import (
@@ -135,7 +136,7 @@ def fires(dues: Sequence[Due], known: Known, begin: float, end: float, identity_
     listed = {one.due: _fire(one.job, one.due, known, identity_from, now, blackout=one.blackout) for one in dues}
     told = {scheduled_run(one.job.name, fire_time(one.job, one.due, identity_from)) for one in dues}
     for row in known.rows.values():
-        if row.run not in told and row.scheduled and begin <= row.fire_at <= end and not run_fault(row):
+        if group_of(row.run) not in told and row.scheduled and begin <= row.fire_at <= end and not run_fault(row):
             listed.setdefault(row.due_at, _of_row(row))
     return [listed[due] for due in sorted(listed)]
 
@@ -151,9 +152,9 @@ def counted(found: Iterable[Fire]) -> dict[str, int]:
 def _fire(job: Job, due: float, known: Known, identity_from: float, now: float, *, blackout: bool) -> Fire:
     at = fire_time(job, due, identity_from)
     run = scheduled_run(job.name, at)
-    row = known.rows.get(run)
+    row = known.rows.get(run) or known.rows.get(member(run, 0))
     if row is not None and not run_fault(row):
-        return _of_row(row)._replace(due=due)  # an older version wrote rows without the jitter
+        return _of_row(row)._replace(due=due, run=run)  # an older version wrote rows without the jitter
     if blackout:
         return Fire(at, due, BLACKOUT, "its time lies in a blackout of the job")
     stretch = next((one for one in known.decided.stretches if one.after < due <= one.upto), None)

@@ -12,13 +12,14 @@ from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, job_of, pinned, unpinne
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import Discard, Replay
 from coordd.core.ledger.rows import AttemptRow, Row
+from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import EXISTS, FAILURE, LOST, OK, RECOVERING, AttemptNumber
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, NOTE_MAX, VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
-from coordd.services.following import lineal
+from coordd.services.following import groups, lineal
 from coordd.services.guarding.held import ExecGuardMethods
 from coordd.services.logs.files import find_log, tail_lines
 from coordd.services.progress.service import Progress
@@ -69,6 +70,9 @@ class RunMethods(ExecGuardMethods):
 
     async def run_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         run = await self._run_of(params)
+        members = await self._members(run)
+        if members:
+            return await self._group_shown(run, members, caller)
         row = await self._row(run)
         attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
@@ -76,11 +80,31 @@ class RunMethods(ExecGuardMethods):
         shown["timeline"] = timeline.shown(timeline.of_run(row, attempts))
         shown["parents"] = lineal.parents(row)
         shown["children"] = await self._children(row)
+        shown["group"], shown["members"] = groups.of_member(run), None
         shown["progress"] = shown["no_progress"] = None
         if self.progress is not None:
             shown["progress"], shown["no_progress"] = await self.progress.of(run, row.node, row.state)
         if caller.role > VIEWER:  # they may read logs
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
+        return shown
+
+    async def _members(self, run: str) -> list[Row]:
+        """The rows of a group's members; [] for another run, and for a group without rows."""
+        job = self._driver.node.jobs.get(job_of(run))
+        if job is None or not groups.is_group(run, job):
+            return []
+        named = groups.member_runs(run, job)
+        return await self._ledger.query(
+            lambda ledger: [row for row in map(ledger.run, named) if row is not None and not run_fault(row)]
+        )
+
+    async def _group_shown(self, run: str, members: Sequence[Row], caller: Caller) -> dict[str, Any]:
+        total = len(groups.member_runs(run, self._driver.node.jobs[job_of(run)]))
+        first = objects.run_view(members[0], redacted=caller.role <= VIEWER)
+        shown = groups.view(run, members, first, total)
+        shown["parents"] = lineal.parents(members[0])
+        shown["children"] = await self._children(members[0])
+        shown["progress"] = shown["no_progress"] = None
         return shown
 
     async def _children(self, row: Row) -> list[dict[str, Any]]:

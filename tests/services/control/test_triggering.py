@@ -11,6 +11,8 @@ from support.small_cluster import job
 
 from coordd.config.hooks.hook import Hook, jobs_of
 from coordd.core.context import Settings
+from coordd.core.groups.expand import Expand
+from coordd.core.jobs.job import Job
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now, Reply
 from coordd.errors import RefusedError
@@ -58,3 +60,14 @@ def test_nobody_makes_up_an_event_for_a_hook(role: int, dry_run: bool) -> None:
     assert desk.triggered == []
     assert kind_of(desk, "etl", role) == ""
     assert desk.triggered == ["etl#1"]
+
+
+def test_a_trigger_of_a_job_that_expands_records_each_member() -> None:
+    desk = Desk()
+    jobs: dict[str, Job] = desk._driver.node.jobs  # type: ignore[assignment]  # the desk's own
+    jobs["etl"] = job("etl", expand=Expand("region", ("eu", "us")), params={"region": "", "day": "1"})
+
+    assert kind_of(desk, "etl", ADMIN, args={"region": "eu"}) == "invalid_params"
+    assert desk.triggered == []
+    assert kind_of(desk, "etl", ADMIN, args={"day": "2"}) == ""
+    assert desk.triggered == ["etl#1~0", "etl#1~1"]

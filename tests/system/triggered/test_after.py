@@ -33,3 +33,30 @@ def test_a_child_runs_once_after_both_parents_although_nodes_are_killed(backend:
         assert len(cluster.starts("child#x")) == 1
         assert row["attempt"] == 0
         assert [one["run"] for one in cluster.rows() if one["job"] == "child"] == ["child#x"]
+
+
+def test_a_group_is_waited_for_as_a_whole_although_a_node_is_killed() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        parts = {"part": ["1", "2", "3", "4", "5"]}
+        cluster.job("many", "until", cluster.go("many"), chunk=2, expand=parts, params={"day": "1"})
+        cluster.job("all", "sleep", 0.1, after=["many"])
+        cluster.start()
+        first, second, _ = cluster.nodes
+        assert first.call("run.trigger", job="many", id="x")["members"] == 3
+        for number in range(3):
+            cluster.becomes(f"many#x~{number}", "started")
+        assert second.call("run.show", id="many#x~1")["args"] == {"day": "1", "part": '["3", "4"]'}
+        shown = second.call("run.show", id="many#x")
+        assert (shown["state"], shown["members"]["states"]) == ("started", {"started": 3})
+        assert "group of 3 runs: 3 started" in second.why("many#x")
+
+        victim = cluster.owner("many#x~0")
+        victim.kill()
+        cluster.go("many").touch()
+        victim.launch()
+        victim.ready()
+        cluster.becomes("all#x", "success")
+        assert len(cluster.starts("all#x")) == 1
+        assert [len(cluster.starts(f"many#x~{number}")) for number in range(3)] == [1, 1, 1]
+        shown = victim.call("run.show", id="many#x")
+        assert (shown["state"], shown["children"]) == ("success", [{"id": "all#x", "state": "success"}])

@@ -1,0 +1,1 @@
+"""Groups: values, ids and arguments of their members."""
