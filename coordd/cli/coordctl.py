@@ -129,10 +129,12 @@ def ping() -> None:
 
 
 @program.command("why")
-@click.argument("subject", metavar="ID|JOB", shell_complete=lambda *args: complete_jobs(*args) + complete_runs(*args))
+@click.argument(
+    "subject", metavar="ID|JOB|FILE", shell_complete=lambda *args: complete_jobs(*args) + complete_runs(*args)
+)
 @click.option("--what-if-without", "away", metavar="NODE", help="Also: what would be if that node were away.")
 def why(subject: str, away: str | None) -> None:
-    """Why a run did or did not run, or what keeps a job from its next run."""
+    """Why a run did or did not run, what keeps a job from its next run, or why a file (/PATH) has no run."""
     from coordd.cli.show.brief import wrapped
 
     def draw(said: Any) -> None:

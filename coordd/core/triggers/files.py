@@ -30,13 +30,27 @@ class Found(NamedTuple):
         return Arrival(self.key, values)
 
 
+class Seen(NamedTuple):
+    """A file of the last look. ``since``: when it was first seen as it is (seconds of a clock that never steps)."""
+
+    file: Found
+    since: float
+    settled: bool
+
+
 class Looks:
     """What earlier looks have found. Its size is that of the last look."""
 
     def __init__(self, settle_s: float) -> None:
         self._settle_s = settle_s
         self._since: dict[str, tuple[Found, float]] = {}  # by path: since when it is so
+        self._settled: set[str] = set()
         self.unsettled = 0  # files of the last look that may still change
+
+    def seen(self, path: str) -> Seen | None:
+        """A file of the last look."""
+        known = self._since.get(path)
+        return None if known is None else Seen(*known, settled=path in self._settled)
 
     def look(self, found: Iterable[Found], now: float) -> list[Found]:
         """The complete files of this look, oldest first. ``now``: seconds of a clock that never steps."""
@@ -51,4 +65,5 @@ class Looks:
             if now - before[1] >= self._settle_s:
                 settled.append(file)
         self.unsettled = len(self._since) - len(settled)
+        self._settled = {file.path for file in settled}
         return sorted(settled, key=lambda file: (file.mtime_ns, file.path))

@@ -7,13 +7,15 @@ from typing import Any
 
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
-from coordd.core.jobs.trigger import AMQP, EVENT, HTTP, POLLED, REDIS, Trigger
+from coordd.core.jobs.trigger import AMQP, EVENT, FILE, HTTP, POLLED, REDIS, Trigger
 from coordd.core.names import host_of
 from coordd.core.triggers.polling import subject
+from coordd.core.visible import visible
 from coordd.errors import RefusedError, UnavailableError
 from coordd.services.backends.methods import RevisionMethods
-from coordd.services.control.callers import Caller, Method
+from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.rpc import take
+from coordd.services.triggering import explaining
 from coordd.services.triggering.service import Triggering, Watched
 from coordd.services.views.objects import instant
 
@@ -64,6 +66,57 @@ class TriggerMethods(RevisionMethods):
             view[name] = [{**one, "at": instant(one["at"])} for one in told.get(name) or []]
         return view
 
+    async def why(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """Also of a file (its absolute path), and what the triggers of a job do."""
+        subject = take(params, "id", str, "") or take(params, "job", str, "")
+        if subject.startswith("/"):
+            return await self._why_file(subject, caller)
+        told = await super().why(params, caller)
+        job = self._driver.node.jobs.get(subject)
+        if job is not None and job.triggers and caller.role > VIEWER:
+            said = explaining.of_job(await self.trigger_list({"job": subject}, caller))
+            told["why"] = told["sentence"] = f"{told['sentence']} {said}"
+        return told
+
+    async def _why_file(self, path: str, caller: Caller) -> dict[str, Any]:
+        """Why a file has no run, or which run it is."""
+        if caller.role <= VIEWER:
+            raise RefusedError(
+                "viewers do not see arrivals", kind="not_permitted", hint="ask an operator (see docs/operate.md)"
+            )
+        found = [
+            (job, one)
+            for job in self._triggered()
+            for one in job.triggers
+            if one.kind == FILE and explaining.matches(one, path)
+        ]
+        said: list[str] = []
+        if not found:
+            known = [one.path for job in self._triggered() for one in job.triggers if one.kind == FILE]
+            some = ", ".join(known[: explaining.SHOWN_MAX]) or "there is no such trigger"
+            said = [f"{visible(path)[:300]}: no trigger of the kind file has a pattern that fits it ({some})."]
+        for job, trigger in found[: explaining.SHOWN_MAX]:
+            told = await self._asked_why(job, trigger, path)
+            said.append(told["sentence"])
+            if told.get("run"):
+                said.append((await super().why({"id": told["run"]}, caller))["sentence"])
+        sentence = " ".join(said)
+        return {"id": path, "why": sentence, "sentence": sentence, "timeline": [], "unheard": []}
+
+    async def _asked_why(self, job: Job, trigger: Trigger, path: str) -> dict[str, str]:
+        """What the node that polls says of a file."""
+        poller = self._poller(job, trigger)
+        of = f"{job.name}/{trigger.name}"
+        if self.triggering is not None and (own := self.triggering.own(job.name, trigger.name)) is not None:
+            return explaining.explained(own, path)
+        if not poller:
+            return {"sentence": f"{visible(path)[:300]}: no node polls the trigger {of} now (coordctl trigger list)."}
+        try:
+            told = _read(await self._relay.ask_one(WHAT, f"{job.name} {trigger.name} {path}", poller))
+            return {"sentence": str(told[0]["sentence"]), "run": str(told[0].get("run") or "")}
+        except (UnavailableError, IndexError, KeyError):
+            return {"sentence": f"{host_of(poller)}, which polls the trigger {of}, does not answer now."}
+
     def _triggered(self) -> list[Job]:
         return [job for _, job in sorted(self._driver.node.jobs.items()) if job.triggers]
 
@@ -93,13 +146,16 @@ class TriggerMethods(RevisionMethods):
         return {(str(one.get("job")), str(one.get("name"))): one for one in said}
 
     async def _answer(self, _sender: str, asked: str) -> str:
-        """To another node: about all that this one polls, or about one trigger ("JOB NAME")."""
+        """To another node: about all that this one polls, one trigger ("JOB NAME"), or a file ("JOB NAME PATH")."""
         if self.triggering is None:
             return "[]"
         if not asked:
             return json.dumps([one.summary() for one in self.triggering.polled()[:TOLD_MAX]])
-        job, _, name = asked.partition(" ")
+        job, _, rest = asked.partition(" ")
+        name, _, path = rest.partition(" ")
         own: Watched | None = self.triggering.own(job, name)
+        if own is not None and path:
+            return json.dumps([explaining.explained(own, path)])
         return json.dumps([own.details()] if own is not None else [])
 
     def _of_calls(self, job: str, name: str) -> dict[str, Any]:

@@ -52,9 +52,12 @@ class Queues(Protocol):
 class Watched:
     """One trigger that is polled, as this node sees it."""
 
-    def __init__(self, job: str, trigger: Trigger, driver: Driver, ledger: LedgerService, polling: Polling) -> None:
+    def __init__(
+        self, job: str, trigger: Trigger, driver: Driver, ledger: LedgerService, polling: Polling, source: Source
+    ) -> None:
         self.job = job
         self.trigger = trigger
+        self.source = source
         self.subject = subject(job, trigger.name)
         self.taker = Taker(job, trigger, driver, ledger)
         self.scope = trio.CancelScope()
@@ -62,28 +65,28 @@ class Watched:
         self.problem = ""
         self.last = Look([], [])
         self.failed_at = float("-inf")  # CLOCK_BOOTTIME
-        self._driver = driver
+        self.driver = driver
         self._polling = polling
 
     @property
     def polls(self) -> bool:
         """True if this node does."""
-        return self._polling.poller(self.subject) == self._driver.node.full_hostname
+        return self._polling.poller(self.subject) == self.driver.node.full_hostname
 
-    async def run(self, source: Source) -> None:
+    async def run(self) -> None:
         """Look for ever, whenever this node polls."""
         try:
             with self.scope:
-                await self._look_on(source)
+                await self._look_on()
         finally:
             with trio.move_on_after(CLOSE_S, shield=True):
-                await source.close()
+                await self.source.close()
 
-    async def _look_on(self, source: Source) -> None:
+    async def _look_on(self) -> None:
         """Until the trigger is gone."""
         polled, next_at = False, 0.0
         while True:
-            job = self._driver.node.jobs.get(self.job)
+            job = self.driver.node.jobs.get(self.job)
             if job is not None:
                 failed = boottime() - self.failed_at < FAILED_S
                 polls = self._polling.look(self.subject, job, failed=failed)
@@ -93,23 +96,24 @@ class Watched:
                 elif polled and not polls:
                     self.taker.forget()
                     self.last = Look([], [])
-                    await source.close()
+                    await self.source.close()
                 polled = polls
                 if polls and boottime() >= next_at:
-                    next_at = boottime() + await self._look(source)
+                    next_at = boottime() + await self._look()
             await trio.sleep(TURN_S)
 
-    async def _look(self, source: Source) -> float:
+    async def _look(self) -> float:
         """One look. Returns the pause before the next one (seconds)."""
         every_s = self.trigger.every_s
         try:
-            self.last = look = await source.look(self.taker.room)
+            look = await self.source.look(self.taker.room)
+            self.last = look._replace(arrivals=[])  # there may be many
             more = await self.taker.take(look.arrivals, look.refused)
-            more = await source.settle(self.taker.recorded, self.taker.impossible) or more
+            more = await self.source.settle(self.taker.recorded, self.taker.impossible) or more
         except CoorddError as exc:
             self._failed(str(exc))
             return every_s
-        self.looked_at, self.failed_at = self._driver.now().wall, float("-inf")
+        self.looked_at, self.failed_at = self.driver.now().wall, float("-inf")
         if self.problem and not look.problem:
             log.info("trigger.looks_again", job=self.job, trigger=self.trigger.name)
         self.problem = look.problem
@@ -205,8 +209,10 @@ class Triggering:
                 self.polling.forget(of)
         for of, (job, trigger) in wanted.items():
             if of not in self.watched:
-                watched = self.watched[of] = Watched(job.name, trigger, self._driver, self._ledger, self.polling)
-                nursery.start_soon(watched.run, self._source(job, trigger))
+                watched = self.watched[of] = Watched(
+                    job.name, trigger, self._driver, self._ledger, self.polling, self._source(job, trigger)
+                )
+                nursery.start_soon(watched.run)
 
     def _source(self, job: Job, trigger: Trigger) -> Source:
         if trigger.kind == FILE:

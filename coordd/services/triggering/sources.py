@@ -10,7 +10,7 @@ import trio
 
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.triggers.arrivals import Arrival
-from coordd.core.triggers.files import Found, Looks
+from coordd.core.triggers.files import Found, Looks, Seen
 from coordd.core.triggers.messages import Dead
 from coordd.errors import UnavailableError
 from coordd.ports import Files
@@ -62,6 +62,10 @@ class Source:
     async def close(self) -> None:
         """Another node looks now. Raises nothing."""
 
+    def seen(self, path: str) -> Seen | None:
+        """A file of the last look, if this source looks for files."""
+        return None
+
 
 class FileSource(Source):
     """Files that match a pattern."""
@@ -81,6 +85,9 @@ class FileSource(Source):
             )
             return self._judged(listing.found, listing.refused, more=listing.more)
         raise UnavailableError(f"{self._trigger.path}: the file system did not answer within {LOOK_S:g} s")
+
+    def seen(self, path: str) -> Seen | None:
+        return self._looks.seen(path)
 
     def _judged(self, found: Sequence[Found], refused: list[tuple[str, str]], *, more: bool) -> Look:
         settled = self._looks.look(found, boottime())

@@ -109,6 +109,10 @@ class Taker:
             return run_of(self.job, self.trigger.name, arrival.key)
         return run_of_arrival(job, self.trigger, arrival)
 
+    def has_taken(self, key: str) -> bool:
+        """True if its run is recorded, perhaps only on this node's disk."""
+        return key in self._consumed and key not in self.impossible
+
     async def room(self) -> int:
         """How many arrivals may be taken now. Raises UnavailableError."""
         job = self._driver.node.jobs.get(self.job)

@@ -63,6 +63,17 @@ def called(port: int, key: str) -> dict[str, Any]:
     return dict(until(post, why=f"port {port} takes the call"))
 
 
+def told_why(node: Node, inbox: Path) -> None:
+    """Wait until a node that does not poll says why files have a run or have none."""
+    for name, said in (
+        (f"{inbox}/link.csv", f"refused it: a link out of {inbox}"),
+        (f"{inbox}/0.csv", "the trigger load/file took it; its run is load#file."),
+        (f"{inbox}/absent.csv", "did not find it"),
+        ("load", "Trigger file (file): polled by "),
+    ):
+        until(lambda name=name, said=said: said in node.call("why", id=name)["sentence"], why=f"{name}: {said}")  # type: ignore[misc]  # defaults bind the loop's variables
+
+
 def test_each_file_and_each_end_of_a_run_is_one_run_in_production_also_if_the_poller_dies() -> None:
     with cluster_of(3, backend="production") as cluster:
         inbox = cluster.path / "inbox"
@@ -107,6 +118,9 @@ def test_each_file_and_each_end_of_a_run_is_one_run_in_production_also_if_the_po
         assert [(one["arrival"], one["reason"]) for one in seen["refused_now"]] == [
             (f"{inbox}/link.csv", f"a link out of {inbox}")
         ]
+
+        other = cluster.others(cluster.node(poller))[0]
+        told_why(other, inbox)
 
         cluster.node(poller).kill()
         second = {f"{number}.csv": 1 for number in range(FILES, 2 * FILES)}
