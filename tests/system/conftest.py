@@ -27,6 +27,7 @@ PAIRED_FILES = (
     "test_limits.py",
     "test_policies.py",
     "test_triggers.py",
+    "test_arrivals.py",
     "test_retries.py",
 )
 
