@@ -201,6 +201,17 @@ class Methods:
         """Trigger a run; the same ``id`` twice, on any nodes, is one run. ``node``: only that one launches it."""
         raise NotImplementedError
 
+    @_method("publish")
+    def publish(
+        self,
+        to: str,
+        body: Any,
+        expires: str | None = None,
+        id: str | None = None,  # noqa: A002 - the parameter's name on the wire
+    ) -> Triggered:
+        """Record a message for a `[publish.NAME]`. A text is sent as it is, everything else as JSON."""
+        raise NotImplementedError
+
     @_method("run.cancel")
     def run_cancel(self, id: str, note: str | None = None) -> dict[str, Any]:  # noqa: A002 - as on the wire
         """End a running attempt."""

@@ -23,6 +23,7 @@ from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
 from coordd.cli.triggers.commands import trigger
+from coordd.cli.triggers.publish import publish
 from coordd.cli.web.command import web
 from coordd.cli.wire.command import wire
 from coordd.core.visible import visible
@@ -65,6 +66,7 @@ for group in (node, job, pool, run, election, ledger, alarm, deadletter, config,
     program.add_command(group)
 program.add_command(orphans)
 program.add_command(plan)
+program.add_command(publish)
 program.add_command(web)
 program.add_command(wire)
 

@@ -26,7 +26,7 @@ LOST_WITHOUT_GOSSIP = (
     " with other job files, or with the name of another node"
 )
 
-# Of a sink.
+# Of a sink, and of a destination of messages.
 SECRETS = ("password_file", "token_file", "tls_ca")
 
 
@@ -68,6 +68,7 @@ def missing_of_others(config: Config, environ: Mapping[str, str]) -> Iterator[tu
         ("jobs.password_file", config.jobs.password_file),
         ("mirror.password_file", config.mirror.password_file),
         *[(f"sink.{one.title}.{key}", getattr(one, key)) for one in config.sinks for key in SECRETS],
+        *[(f"publish.{one.name}.{key}", getattr(one, key)) for one in config.publishers for key in SECRETS],
     ):
         why = _unreadable(path) or _exposed(setting, path, environ) if path else ""
         if why:

@@ -8,6 +8,7 @@ import msgspec
 
 from coordd.config import addresses
 from coordd.config.hooks.hook import Hook
+from coordd.config.hooks.publisher import Publisher
 from coordd.config.hooks.sink import SinkHook, shown as shown_address
 from coordd.config.values import parse_size
 from coordd.core.breaker import Rule
@@ -307,6 +308,7 @@ class Config(msgspec.Struct, frozen=True):
     checks: dict[str, Check] = {}
     breakers: dict[str, Rule] = {}
     sinks: tuple[SinkHook, ...] = ()
+    publishers: tuple[Publisher, ...] = ()
     path: str = ""
 
     @property
@@ -325,6 +327,8 @@ class Config(msgspec.Struct, frozen=True):
             hook["url"] = HIDDEN if hook["url"] else ""
         for sink in shown["sinks"]:
             sink["to"] = shown_address(sink["to"])
+        for publisher in shown["publishers"]:
+            publisher["to"] = [shown_address(one) for one in publisher["to"]]
         shown["lineage"]["url"] = HIDDEN if self.lineage.url else ""
         env = shown["spark"]["env"]
         shown["spark"]["env"] = {key: HIDDEN if is_secret_name(key) else redact_text(env[key]) for key in env}

@@ -21,6 +21,7 @@ from coordd.config.checks.breakers import read_breakers
 from coordd.config.checks.reading import read_checks
 from coordd.config.hooks import sinks as outcomes
 from coordd.config.hooks.hook import of_lineage, read_hooks, read_lineage_url
+from coordd.config.hooks.publisher import read_publishers
 from coordd.config.hooks.sink import read_sinks
 from coordd.config.sections import (
     BACKENDS,
@@ -237,8 +238,11 @@ _LISTS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "hook": ("hooks", read_hooks),
     "check": ("checks", read_checks),
     "breakers": ("breakers", read_breakers),
-    "sink": ("sinks", read_sinks),  # it names the key of each problem
+    "sink": ("sinks", read_sinks),
+    "publish": ("publishers", read_publishers),
 }
+# Of these, the readers that say which key of which section is wrong.
+_NAMED = ("sink", "publish")
 # Sections that this version does not implement.
 LATER = ("limits",)
 
@@ -344,7 +348,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
                 report(section, f"[{section}] is not available in this version")
             elif section in _LISTS:
                 field, read = _LISTS[section]
-                lists[field] = read(table, report if section == "sink" else partial(report, section))
+                lists[field] = read(table, report if section in _NAMED else partial(report, section))
             elif section == "pools" and isinstance(table, dict):
                 pools = values.read_pools(table, partial(_report_in, report, section))
             elif section not in SECTIONS:

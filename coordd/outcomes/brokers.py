@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from coordd.adapters.secrets import password, tls_context
 from coordd.errors import UnavailableError
 
+JSON = "application/json"
+
 # KEYS: the hash. ARGV: the run's id, the document, the attempt. A call about an earlier attempt may come late.
 _PUT = """
 local there = redis.call('HGET', KEYS[1], ARGV[1])
@@ -26,16 +28,29 @@ return 1
 STREAM_MAX = 100_000
 
 
-def to_amqp(url: str, ident: str, document: str, *, password_file: str, ca: str) -> str:
-    """Publish it as a persistent message that the broker confirms; its id is that of the run.
+def to_amqp(
+    url: str, ident: str, document: str, *, password_file: str, ca: str, kind: str = JSON, until_s: float = 0.0
+) -> str:
+    """Publish it as a persistent message that the broker confirms; its id is that of the run. ``until_s``: how long the
+    broker keeps it (seconds); 0.0: for ever.
 
     Raises UnavailableError if no queue takes it. The queue or the exchange must be there.
     """
-    return asyncio.run(_to_amqp(url, ident, document, password(password_file, ""), ca))
+    from aio_pika import DeliveryMode, Message
+
+    message = Message(
+        document.encode(),
+        content_type=kind,
+        content_encoding="utf-8",
+        message_id=ident,
+        delivery_mode=DeliveryMode.PERSISTENT,
+        expiration=until_s or None,
+    )
+    return asyncio.run(_to_amqp(url, message, password(password_file, ""), ca))
 
 
-async def _to_amqp(url: str, ident: str, document: str, secret: str, ca: str) -> str:
-    from aio_pika import DeliveryMode, Message, connect
+async def _to_amqp(url: str, message: Any, secret: str, ca: str) -> str:
+    from aio_pika import connect
     from aio_pika.exceptions import DeliveryError
 
     parts, said = urlsplit(url), dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
@@ -54,13 +69,6 @@ async def _to_amqp(url: str, ident: str, document: str, secret: str, ca: str) ->
         name = said.get("exchange", "")
         exchange = await channel.get_exchange(name) if name else channel.default_exchange
         key = said.get("queue") or said.get("routing_key", "")
-        message = Message(
-            document.encode(),
-            content_type="application/json",
-            content_encoding="utf-8",
-            message_id=ident,
-            delivery_mode=DeliveryMode.PERSISTENT,
-        )
         try:
             await exchange.publish(message, key, mandatory=True)
         except DeliveryError as exc:

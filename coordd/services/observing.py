@@ -80,6 +80,7 @@ class Observing:
         self.progress = methods.progress = outlets.progress
         self.progress.serve(methods._relay)
         self._driver = driver
+        self._publishers = config.publishers
         self._use_breakers(config)
         self.checked = methods.checks = Checks(config.checks, driver, ledger)
         methods._relay.serve("checks", self._told_checks)
@@ -119,10 +120,12 @@ class Observing:
         return check_views.packed(self.checked.rows())
 
     def hook_jobs(self, config: Config, jobs: Mapping[str, Job]) -> dict[str, Job]:
-        """The hooks and sinks from now on; returns the jobs that they are, by name."""
+        """The hooks, sinks and publishers from now on; returns the jobs that they are, by name."""
         hooks = (*config.hooks, *sinks_of(config, jobs))
         self.hooks.use(hooks, jobs)
-        return jobs_of(hooks, config.cluster.lease)
+        self._publishers = config.publishers
+        publishers = [one.job(config.cluster.lease) for one in config.publishers]
+        return {**jobs_of(hooks, config.cluster.lease), **{job.name: job for job in publishers}}
 
     async def run(self) -> None:
         """Serve for ever."""
@@ -164,6 +167,7 @@ class Observing:
             if isinstance(hook, SinkHook):
                 whose = ", ".join([*hook.patterns, *sorted(hook.jobs)[:5]])
                 told.append(check(f"sink {hook.title}", OK, f"{shown(hook.to)}, of {whose or 'no job'}", ""))
+        told += [check(f"publish {one.name}", OK, f"messages go to {one.about}", "") for one in self._publishers]
         untraced = self.tracing.problem if self.tracing is not None else endpoint.problem(self._otlp, os.environ)
         if self.tracing is not None or untraced:
             said = untraced or f"{self.tracing.counts['sent'] if self.tracing is not None else 0} spans were sent"

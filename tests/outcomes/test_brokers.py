@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aio_pika
@@ -17,7 +18,7 @@ from coordd.errors import UnavailableError
 from coordd.outcomes import brokers
 from outcomes.test_files import END, sent
 
-OPEN = {"password_file": "", "ca": ""}
+OPEN: dict[str, Any] = {"password_file": "", "ca": ""}
 
 
 def secret(tmp_path: Path, text: str) -> str:

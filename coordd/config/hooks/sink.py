@@ -212,7 +212,8 @@ def read_name(value: object) -> str:
     return said
 
 
-def _delay(value: object) -> str:
+def read_delay(value: object) -> str:
+    """The time before the second call, as a duration. Raises ValueError."""
     said = f"{value}s" if isinstance(value, int | float) and not isinstance(value, bool) else values.text(value)
     if not 0 < parse_duration(said) <= 3600:
         raise ValueError(f"expected a duration up to an hour, found {values.found(said)}")
@@ -221,6 +222,6 @@ def _delay(value: object) -> str:
 
 _SECTION: dict[str, values.Reader] = {
     "to": read_address, "on": values.one_of(*ENDS), "args": values.flag, "jobs": values.texts,
-    "timeout": read_timeout, "attempts": values.whole(1, TRIES_MAX), "delay": _delay,
+    "timeout": read_timeout, "attempts": values.whole(1, TRIES_MAX), "delay": read_delay,
     "password_file": values.path_or_none, "token_file": values.path_or_none, "tls_ca": values.path_or_none,
 }  # fmt: skip

@@ -11,6 +11,7 @@ import msgspec
 
 from coordd.config import addresses, values
 from coordd.config.hooks.hook import SINK
+from coordd.config.hooks.publisher import EVENTS
 from coordd.config.hooks.sink import ENDS, JOB_SINKS_MAX, ON_DISK, SCHEMES, SinkHook, events_of, read_address, read_name
 from coordd.config.sections import Config
 from coordd.core.jobs.arguments import nearest
@@ -88,6 +89,10 @@ def conflicts(config: Config) -> Iterator[tuple[str, str]]:
     for sink in config.sinks:
         for why in faults(sink.to, insecure=config.cluster.allow_insecure):
             yield f"sink.{sink.title}", why
+    for publisher in config.publishers:
+        for one in publisher.to:
+            for why in faults(one, insecure=config.cluster.allow_insecure) if one != EVENTS else ():
+                yield f"publish.{publisher.name}", why
 
 
 def _to(value: object) -> str:

@@ -55,7 +55,8 @@ DEAF = "this node hears no calls: [triggers] listen of coordd.toml is empty"
 
 _IN_BODY = re.compile(r"trigger\.body\.[^{}]{1,64}")
 _ROUTE = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
-_HDFS = re.compile(r"s?webhdfs://[A-Za-z0-9.:,_-]{1,500}(/[^?#\x00]{1,1000})(?:\?user\.name=[A-Za-z0-9._@-]{1,64})?")
+_USER = r"(?:\?user\.name=[A-Za-z0-9._@-]{1,64})?"
+_HDFS = re.compile(r"s?webhdfs://[A-Za-z0-9.:,_-]{1,500}(/[^?#\x00]{1,1000})" + _USER)
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}", re.ASCII)
 _QUEUE = re.compile(r"[!-~]{1,200}")
 _QUERY = re.compile(r"[^\0;]{1,4000};?\s*")

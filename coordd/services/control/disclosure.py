@@ -300,6 +300,7 @@ METHODS: dict[str, Shape] = {
     "deadletter.replay": RIGHT,
     "deadletter.discard": RIGHT,
     "run.trigger": RIGHT,
+    "publish": RIGHT,
     "run.cancel": RIGHT,
     "run.revoke": RIGHT,
     "run.resolve": RIGHT,

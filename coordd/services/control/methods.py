@@ -39,6 +39,7 @@ from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
+from coordd.services.hooks import publishing
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.readiness import ready_view
 from coordd.services.relay import Relay
@@ -63,7 +64,7 @@ REVOKED_AT_ONCE_MAX = 200
 
 # In the interface, but not implemented: they answer so.
 UNAVAILABLE_METHODS = frozenset((
-    "publish", "keys.new", "keys.rotate",
+    "keys.new", "keys.rotate",
 ))  # fmt: skip
 
 
@@ -119,6 +120,7 @@ class Methods(CheckMethods):
             "run.revoke": Method(self.run_revoke, changes=True),
             "run.resolve": Method(self.run_resolve, changes=True),
             "audit": Method(self.audit, OPERATOR, logs=True),
+            "publish": Method(self.publish, changes=True),
             "election.open": Method(self.election_open, OPERATOR),
             "doctor": Method(self.doctor),
             "reload": Method(self.reload, ADMIN),
@@ -302,6 +304,16 @@ class Methods(CheckMethods):
             if result.get("durable") != "node":
                 result = reply.result
         return result if job.expand is None else {**result, "id": group, "members": job.expand.count}
+
+    async def publish(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        job = publishing.publisher(self._driver, take(params, "to", str))
+        self._may_operate(caller, job.name)
+        if "body" not in params:
+            raise RpcError(INVALID_PARAMS, "body is missing", kind="invalid_params")
+        expires, ident = take(params, "expires", str, ""), take(params, "id", str, "")
+        said = await publishing.publish(self._driver, job, params["body"], ident=ident, expires=expires, by=caller.name)
+        self._audit(caller, "publish", said["id"])
+        return said
 
     def _only(self, job: Job, params: dict[str, Any]) -> str:
         """The only node that may launch a run; "" without the parameter. Raises RefusedError unless it is alive, and

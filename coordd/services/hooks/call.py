@@ -134,9 +134,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """The event is for that address only."""
 
 
-def post(url: str, event: str, timeout_s: float, token_file: str = "", *, key: str = "", ca: str = "") -> int:
+def post(
+    url: str,
+    event: str,
+    timeout_s: float,
+    token_file: str = "",
+    *,
+    key: str = "",
+    ca: str = "",
+    kind: str = "application/json",
+) -> int:
     """POST the event as JSON; any answer from 200 to 299 is a success. ``key``: for the receiver, to know it again.
-    ``ca``: a file of authorities instead of the system's.
+    ``ca``: a file of authorities instead of the system's. ``kind``: of the content.
     """
     try:
         token = _token(token_file)
@@ -147,7 +156,7 @@ def post(url: str, event: str, timeout_s: float, token_file: str = "", *, key: s
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, timeout_s)  # for the whole exchange: it may be a byte at a time
-            return _posted(url, event, timeout_s, token, key, ca)
+            return _posted(url, event, timeout_s, token, key, ca, kind)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
     except OSError as exc:
@@ -172,10 +181,10 @@ def _token(path: str) -> str:
         return file.readline(TOKEN_BYTES_MAX).strip()
 
 
-def _posted(url: str, event: str, timeout_s: float, token: str, key: str, ca: str) -> int:
+def _posted(url: str, event: str, timeout_s: float, token: str, key: str, ca: str, kind: str) -> int:
     """One exchange. Raises OSError, http.client.HTTPException and whatever else a bad address or answer raises."""
     request = urllib.request.Request(  # noqa: S310 - the configuration allows http and https only
-        url, event.encode(), {"Content-Type": "application/json", "User-Agent": "coordd"}, method="POST"
+        url, event.encode(), {"Content-Type": kind, "User-Agent": "coordd"}, method="POST"
     )
     if token:
         request.add_header("Authorization", f"Bearer {token}")

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from coordd.config.hooks.hook import SINK
+from coordd.config.hooks.publisher import PUBLISH
 from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, job_of, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import Discard, Replay
@@ -248,6 +249,8 @@ def letter_view(row: Row, attempt: int | None = None) -> dict[str, Any]:
 def _kind(job: str) -> str:
     if job.startswith(HOOK + SINK):
         return "sink"
+    if job.startswith(PUBLISH):
+        return "message"
     return "hook" if job.startswith(HOOK) else KIND
 
 

@@ -1,0 +1,148 @@
+"""A publisher: what `[publish.NAME]` of coordd.toml says, and the job that it is.
+
+Other processes hand a message to the daemon. Each message is one triggered run of the publisher's job. So the ledger
+holds it until a broker has it, whichever node dies meanwhile; retries and dead letters are those of runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from coordd.config import values
+from coordd.config.hooks.hook import AT_A_TIME, CALL_VARIABLE, EVENT_PARAM, EVENT_VARIABLE, read_timeout
+from coordd.config.hooks.sink import ON_WEB, SCHEMES, TRIES_MAX, WAITS_S, read_address, read_delay, read_name, shown
+from coordd.core.jobs.job import HOOK, Command, Concurrency, Job, Retry
+from coordd.core.jobs.schedule import parse_duration
+
+# The jobs of publishers are named so.
+PUBLISH = f"{HOOK}publish."
+
+PUBLISHERS_MAX = 50
+ADDRESSES_MAX = 10
+
+# No address: the record of the message is an event, and listeners to events see it.
+EVENTS = "events"
+
+# The parameters of a run's message: an argument has at most 4 KiB, so a longer message is cut into pieces.
+PIECES = tuple([f"{EVENT_PARAM}{number}" for number in range(7)])
+
+# The exit code of a call about a message that is not wanted any more.
+EXPIRED = 75
+
+
+class Publisher(msgspec.Struct, frozen=True):
+    """One [publish.NAME]. ``to``: addresses, tried in turn with each call. ``owner``: a group that may publish, beside
+    operators. ``expires``: how long a message is wanted, unless its sender says; "": for ever. ``fallback``: a program
+    that gets the message on its stdin when the last call has failed.
+    """
+
+    name: str
+    to: tuple[str, ...]
+    owner: str = ""
+    expires: str = ""
+    fallback: tuple[str, ...] = ()
+    password_file: str = ""
+    token_file: str = ""
+    tls_ca: str = ""
+    timeout: str = "30s"
+    attempts: int = 8
+    delay: str = "5s"
+
+    @property
+    def about(self) -> str:
+        """Its addresses, for people."""
+        return ", ".join([shown(one) for one in self.to])
+
+    def job(self, lease_s: float) -> Job:
+        """Its job: each message is one triggered run of it."""
+        said = msgspec.to_builtins(msgspec.structs.replace(self, name="", owner=""))
+        timeout_s = parse_duration(self.timeout)
+        called = json.dumps(said | {"timeout_s": timeout_s})
+        pieces = "".join([f"{{{name}}}" for name in PIECES])
+        return Job(
+            name=PUBLISH + self.name,
+            digest="publish-" + hashlib.sha256(called.encode()).hexdigest()[:24],
+            launch=Command(
+                argv=(sys.executable, "-m", "coordd.outcomes.message"),
+                env={CALL_VARIABLE: called.replace("{", "{{").replace("}", "}}"), EVENT_VARIABLE: pieces},
+            ),
+            description=f"messages of other processes to {self.about}",
+            owner=self.owner,
+            params=dict.fromkeys(PIECES, ""),
+            overlap="allow",
+            concurrency=Concurrency(max=AT_A_TIME),
+            start_within_s=WAITS_S,
+            timeout_s=2 * timeout_s + 30.0,  # the calls, and the fallback, end themselves before
+            lease_s=lease_s,
+            retry=Retry(
+                attempts=self.attempts,
+                delay_s=parse_duration(self.delay),
+                backoff="exponential",
+                never_on_codes=(EXPIRED,),
+            ),
+        )
+
+
+# ---- reading
+
+
+def read_publishers(table: Any, report: Callable[[str, str], None]) -> tuple[Publisher, ...]:
+    """The sections [publish.NAME]; each problem is reported with its setting."""
+    if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
+        report("publish", "expected [publish.NAME], a table for each destination")
+        return ()
+    if len(table) > PUBLISHERS_MAX:
+        report("publish", f"expected at most {PUBLISHERS_MAX} destinations, found {len(table)}")
+        return ()
+    read = [_read(str(name), one, report) for name, one in table.items()]
+    return tuple([one for one in read if one is not None])
+
+
+def _read(name: str, table: Mapping[str, Any], report: Callable[[str, str], None]) -> Publisher | None:
+    section, wrong = f"publish.{values.printable(name)[:60]}", []
+    try:
+        read_name(name)
+    except ValueError as exc:
+        wrong.append((section, str(exc)))
+    said = values.read_table(table, _SECTION, lambda key, message: wrong.append((f"{section}.{key}", message)))
+    if "to" not in table:
+        wrong.append((f"{section}.to", f"expected an address, or a list of them, found none: {SCHEMES['amqps'][0]}"))
+    for setting, message in wrong:
+        report(setting, message)
+    return None if wrong else Publisher(name, **said)
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    found = values.texts(value) if isinstance(value, list) else (values.text(value),)
+    if not 1 <= len(found) <= ADDRESSES_MAX:
+        raise ValueError(f"expected 1 to {ADDRESSES_MAX} addresses, found {len(found)}")
+    if found == (EVENTS,):
+        return found
+    for one in found:
+        read_address(one)
+        scheme, _, rest = one.partition("://")
+        if scheme == "parquet" or (scheme == "file" and rest.endswith("/")) or "?hash=" in one:
+            expected = f'a queue, an exchange, a stream, {ON_WEB[1]}:// or a file, or "{EVENTS}"'
+            raise ValueError(f"expected {expected}, found {shown(one)!r}: what is there has room for ends of runs only")
+    return found
+
+
+def read_expires(value: object) -> str:
+    """How long a message is wanted, as a duration. Raises ValueError."""
+    said = values.text(value)
+    if not 0 < parse_duration(said) <= WAITS_S:
+        raise ValueError(f"expected a duration up to 7d, found {values.found(said)}")
+    return said
+
+
+_SECTION: dict[str, values.Reader] = {
+    "to": _addresses, "owner": values.text, "expires": read_expires, "fallback": values.program,
+    "timeout": read_timeout, "attempts": values.whole(1, TRIES_MAX), "delay": read_delay,
+    "password_file": values.path_or_none, "token_file": values.path_or_none, "tls_ca": values.path_or_none,
+}  # fmt: skip
