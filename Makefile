@@ -63,6 +63,9 @@ pool: $(READY) ## 500 triggers for a pool of 4 on five nodes that are killed: ho
 arrivals: $(READY) ## 10,000 files appear in bursts, five nodes poll and are killed, each file is one run (an hour): SEED=7
 	@$(PROGRAM) arrivals $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+diamond: $(READY) ## a run, 1,000 runs after it, one after all of these, while a node is killed every 5 s: SEED=7
+	@$(PROGRAM) kills diamond $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 applications: $(READY) ## the submitter of a driver on a cluster is killed at each line of its launch (40 min): ROUNDS=20 SEED=1
 	@$(PROGRAM) system.applications $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -99,4 +102,4 @@ rpm: $(READY) ## build/packages/coordd-VERSION.rpm
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool arrivals applications syscalls fuzz soak plans hosts wheel wheelhouse deb rpm clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool diamond arrivals applications syscalls fuzz soak plans hosts wheel wheelhouse deb rpm clean

@@ -1,9 +1,11 @@
-"""`make ticks`, `make owners` and `make pool`: nodes are killed again and again, and every run happens once.
+"""`make ticks`, `make owners`, `make pool`, `make diamond`: nodes are killed again and again; every run happens once.
 
 make ticks                      1,000 ticks of `coordd exec --tick` from five crontabs, with clocks 5 s off
 make ticks ARGS="--rounds 2"    80 ticks
 make owners                     scheduled jobs; two of five nodes are killed around each fire time
 make pool                       500 triggers for a pool of 4; two of five nodes are killed every 14 s
+make diamond                    one run, 1,000 after it, one after these; one of five nodes is killed every 5 s
+make diamond ARGS="--members 50"
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from kills import owners, pool, ticks
+from kills.following import diamond
 
 TOP = Path(__file__).resolve().parents[2]
 SHOWN_MAX = 30
@@ -27,8 +30,9 @@ PLANS: dict[str, tuple[Any, Any]] = {
     "ticks": (ticks.run, ticks.Plan),
     "owners": (owners.run, owners.Plan),
     "pool": (pool.run, pool.Plan),
+    "diamond": (diamond.run, diamond.Plan),
 }
-OPTIONS = ("seed", "rounds", "jobs", "triggers", "kills")
+OPTIONS = ("seed", "rounds", "jobs", "triggers", "members", "kills")
 
 
 def main() -> int:
@@ -38,6 +42,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="how often the jobs fire")
     parser.add_argument("--jobs", type=int, help="how many jobs fire together")
     parser.add_argument("--triggers", type=int, help="how many runs are asked for")
+    parser.add_argument("--members", type=int, help="how many runs are between the first and the last")
     parser.add_argument("--kills", type=int, help="how many nodes are killed each time")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # removes everything, as ^C does

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from typing import Literal
 
+from coordd.core.groups.expand import Expand
 from coordd.core.jobs.job import After, Command, Job, Retry, Schedule
 from simulator.terms import LEASE, SCHEDULES_END_S, WALL
 
@@ -23,8 +24,14 @@ ENDS: tuple[On, ...] = ("success", "success", "done", "failure")
 NEEDS: tuple[Needs, ...] = ("all", "all", "any")
 
 
+# The members of a group.
+PARTS = ("a", "b", "c")
+
+
 def jobs(seed: int) -> dict[str, Job]:
-    """The children: of two schedules, of each other, of runs by hand, of runs that never meet, and with a schedule."""
+    """The children: of two schedules, of each other, of runs by hand, of runs that never meet, with a schedule, groups,
+    and of groups.
+    """
     rng = random.Random(f"after of {seed}")
 
     def drawn(*parents: str, period_s: float = 0.0, needs: tuple[Needs, ...] = NEEDS) -> After:
@@ -40,11 +47,13 @@ def jobs(seed: int) -> dict[str, Job]:
         _job("answers", drawn("hand", "held", "morph", needs=("any",))),
         _job("never", drawn("hand", "guarded", needs=("all",))),
         _job("timed", drawn("sched", "spread", period_s=period_s), schedule),
+        _job("many", drawn("sched", period_s=period_s), expand=Expand("part", PARTS)),
+        _job("gathered", drawn("many")),
     ]
     return {job.name: job for job in made}
 
 
-def _job(name: str, after: After, schedule: Schedule | None = None) -> Job:
+def _job(name: str, after: After, schedule: Schedule | None = None, expand: Expand | None = None) -> Job:
     return Job(
         name=name,
         digest=f"after-{name}",
@@ -54,4 +63,5 @@ def _job(name: str, after: After, schedule: Schedule | None = None) -> Job:
         retry=Retry(relaunches=50),
         schedule=schedule,
         after=after,
+        expand=expand,
     )

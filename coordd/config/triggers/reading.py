@@ -200,12 +200,13 @@ def template_problem(text: str, kind: str) -> str:
 
 def cycles(jobs: Mapping[str, Job]) -> dict[str, str]:
     """The jobs whose runs would start each other for ever: job -> the circle."""
-    after = {
-        name: sorted({parent for one in job.triggers for parent in one.jobs if parent in jobs})
+    parents = {
+        name: {parent for one in job.triggers for parent in one.jobs} | set(job.after.jobs if job.after else ())
         for name, job in jobs.items()
-        if any(one.jobs for one in job.triggers)
     }
-    return {name: circle for name in after if (circle := _circle(name, after))}
+    after = {name: sorted(of & jobs.keys()) for name, of in parents.items()}
+    started = [name for name, job in jobs.items() if any(one.jobs for one in job.triggers)]
+    return {name: circle for name in started if (circle := _circle(name, after))}
 
 
 def _circle(start: str, after: Mapping[str, Iterable[str]]) -> str:

@@ -81,6 +81,14 @@ def test_a_circle_disables_its_jobs_and_says_the_way_round(tmp_path: Path) -> No
     assert found.problems["a"][0].severity == found.problems["c"][0].severity == "error"
 
 
+def test_a_circle_through_a_trigger_disables_the_job_of_the_trigger(tmp_path: Path) -> None:
+    on = '[[trigger]]\nkind = "event"\non = "run.success"\njobs = ["b"]\n'
+    found = load(tmp_path, a=on, b='after = ["a"]\n', c='after = ["b"]\n')
+
+    assert set(found.jobs) == {"b", "c"}
+    assert "would start runs for ever: a → b → a" in found.problems["a"][0].message
+
+
 def test_a_parent_that_is_not_here_is_named_and_disables_nothing(tmp_path: Path) -> None:
     found = load(tmp_path, sales=DAILY, j='after = ["sale"]\n')
 

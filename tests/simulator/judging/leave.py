@@ -85,4 +85,4 @@ class Leave:
 
 def nominal(run: str) -> float:
     """The fire time that a scheduled run's id names, as Unix seconds."""
-    return datetime.fromisoformat(run.partition("@")[2]).timestamp()
+    return datetime.fromisoformat(run.partition("@")[2].partition("~")[0]).timestamp()

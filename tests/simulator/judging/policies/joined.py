@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from coordd.core.groups.expand import group_of, how_it_ended
 from coordd.core.jobs.job import scheduled_run, triggered_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import ABSENT, FAILURE, LOST, SUCCESS, TERMINAL
+from coordd.services.following.groups import member_runs
+from simulator.following import PARTS
 from simulator.judging.leave import nominal
 from simulator.policies import AFTER
 from simulator.terms import SCHEDULES_END_S, WALL
@@ -68,14 +71,16 @@ class Joined:
     def _opened(self, child: Job, row: Row) -> None:
         assert child.after is not None
         world, after = self.world, child.after
-        if child.schedule is None and row.run != self._run_of(child, row):
+        if child.schedule is None and group_of(row.run) != self._run_of(child, row):
             world.violate(f"AF {row.run} is a second run for the period of {self._run_of(child, row)}")
         if world.server.setbacks:
             return  # the ledger may have lost the rows of parents that nodes have seen
         if not isinstance(row.by, str) or not row.by:
             world.violate(f"AF {row.run} was opened by no parent")
         ends = self._ends(child).get(self._period(child, row), set())
-        came = {end.job for end in ends if end.state in FITS[after.on]}
+        if any(group_of(end.run) != end.run for end in self._past):
+            return  # a member of a group has begun again
+        came = {end.job for end in ends if end.state in FITS[after.on] and end.job}
         enough = bool(came) if after.needs == "any" else len(came) == len(after.jobs)
         if not row.by.startswith(ABSENT):
             if not enough:
@@ -86,7 +91,7 @@ class Joined:
         until = self._until(child, row.run, ends)
         if self._latest <= until:
             world.violate(f"AF {row.run} was missed, and its parents are awaited until {until:.3f}")
-        early = {end.job for end in ends if end.state in FITS[after.on] and end.at <= until}
+        early = {end.job for end in ends if end.state in FITS[after.on] and end.at <= until and end.job}
         if early if after.needs == "any" else len(early) == len(after.jobs):
             world.violate(f"AF {row.run} was missed, and its parents have ended in time")
         for parent in set(after.jobs) - early:
@@ -125,7 +130,8 @@ class Joined:
                 for at in fires_between(child.schedule, WALL, WALL + SCHEDULES_END_S, FIRES_MAX):
                     wanted[scheduled_run(child.name, at)] = ends.get(self._floored(child, at), set())
             for run, of in sorted(wanted.items()):
-                due = self._due(child, run, of) if self.world.server.row(run) is None else None
+                rows = [self.world.server.row(name) for name in (member_runs(run, child) or [run])]
+                due = self._due(child, run, of) if None in rows else None
                 if due is not None:
                     found[run] = due
         return found
@@ -134,12 +140,14 @@ class Joined:
         """From when on a run must have a row; None: its definition did not count when it was due, or was missed."""
         assert child.after is not None
         known = self.world.server.job(child.name)
-        counts_from = known.counts_from if known is not None else 0.0
+        # A sweep under a clock that was set back takes the instant back; what is dated before it opens nothing.
+        told = self.world.judge.counts_from.get(child.name, 0.0)
+        counts_from = max(told, known.counts_from if known is not None else 0.0)
         own, until = self._own(child, run), self._until(child, run, ends)
         if own and own <= self.world.server.known_again.get(child.name, 0.0):
             return None  # a ledger that went back had forgotten the job, and it begins again
-        fitting = sorted([end.at for end in ends if end.state in FITS[child.after.on]])
-        came = {end.job for end in ends if end.state in FITS[child.after.on]}
+        fitting = sorted([end.at for end in ends if end.state in FITS[child.after.on] and end.job])
+        came = {end.job for end in ends if end.state in FITS[child.after.on] and end.job}
         if child.after.needs == "any" and fitting:
             at = fitting[0]
         elif child.after.needs == "all" and len(came) == len(child.after.jobs):
@@ -159,17 +167,32 @@ class Joined:
         found: dict[object, set[End]] = {}
         rows = self.world.ledger.runs(limit=100_000)
         ends = {End(row.ended_at, row.job, row.run, row.state): row for row in rows if row.state in TERMINAL}
+        groups: dict[str, list[End]] = {}
         for end in [*ends, *(self._past if past else ())]:
             if end.job not in child.after.jobs:
                 continue
-            _, _, ident = end.run.partition("#")
-            row = self.world.server.row(end.run)
-            if row is not None:
-                found.setdefault(ident or self._floored(child, row.fire_at), set()).add(end)
-        return found
+            of, row = found.setdefault(self._period_of(child, end.run), set()), self.world.server.row(end.run)
+            if row is None:
+                continue
+            group = group_of(end.run)
+            if group == end.run:
+                of.add(end)
+            else:  # it is a first end, and none of its parent
+                of.add(end._replace(job=""))
+                groups.setdefault(group, []).append(end)
+        for group, members in groups.items():
+            if len({end.run for end in members}) == len(PARTS):
+                how = how_it_ended([end.state for end in members])
+                at = max(end.at for end in members)
+                found[self._period_of(child, group)].add(End(at, members[0].job, group, how))
+        return {period: of for period, of in found.items() if of}
+
+    def _period_of(self, child: Job, run: str) -> object:
+        group = group_of(run)
+        return group.partition("#")[2] or self._floored(child, nominal(group))
 
     def _period(self, child: Job, row: Row) -> object:
-        return row.run.partition("#")[2] or self._floored(child, row.fire_at)
+        return self._period_of(child, row.run)
 
     def _run_of(self, child: Job, row: Row) -> str:
         return self._name(child, self._period(child, row))

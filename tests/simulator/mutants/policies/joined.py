@@ -28,6 +28,11 @@ def _misses_silently(real: Any, self: Following, job: Any, run: str, fire_at: fl
         real(self, job, run, fire_at, period, *rest)
 
 
+@instead(Ends, "note_member")
+def _the_first_is_the_group(real: Any, self: Ends, after: Any, parent: str, run: str, _: int, *rest: Any) -> None:
+    real(self, after, parent, run, 1, *rest)
+
+
 def _unfloored(after: Any, zone: str, run: str, fire_at: float, *, scheduled: bool) -> Period:
     return Period(fire_at) if scheduled else period_of(after, zone, run, fire_at, scheduled=scheduled)
 
@@ -59,6 +64,13 @@ MUTANTS = (
         "jobs after jobs: past within a row says why",
         "AF",
         _misses_silently,
+        (AFTER,),
+    ),
+    Mutant(
+        "a group has ended with its first member",
+        "jobs after jobs: a group is awaited as a whole",
+        "AF",
+        _the_first_is_the_group,
         (AFTER,),
     ),
 )

@@ -1,0 +1,1 @@
+"""Kills while jobs run after other jobs."""
