@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,9 +156,14 @@ def play(plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Verdict
         lasted = time.monotonic() - began
         kills.end()
         rows = [row for row in cluster.rows() if row["job"] == JOB]
-        starts = Counter(entry.run for entry in cluster.starts())
+        entries = cluster.entries()
+        started = [(entry.run, entry.attempt) for entry in entries if entry.word == "start"]
+        again = {run for run, count in Counter(run for run, _ in started).items() if count > 1}
+        lost = {(run, one["attempt"]) for run in again for one in cluster.attempts(run) if one["state"] == "lost"}
+        overlaps = [f"{entry.run}: two programs at a time" for entry in entries if entry.word == "overlap"]
         counts = {"files": bursts.made, "kills": kills.count, "seconds": round(lasted, 1)}
-        return judge([f"{number}.csv" for number in range(bursts.made)], rows, starts, counts)
+        verdict = judge([f"{number}.csv" for number in range(bursts.made)], rows, started, lost, counts)
+        return verdict._replace(violations=verdict.violations + overlaps)
 
 
 def _succeeded(cluster: Cluster) -> int:
@@ -166,14 +171,25 @@ def _succeeded(cluster: Cluster) -> int:
 
 
 def judge(
-    files: Iterable[str], rows: Iterable[Mapping[str, Any]], starts: Mapping[str, int], counts: Mapping[str, float]
+    files: Iterable[str],
+    rows: Iterable[Mapping[str, Any]],
+    started: Iterable[tuple[str, int]],
+    lost: Container[tuple[str, int]],
+    counts: Mapping[str, float],
 ) -> Verdict:
-    """Each file is one row, which succeeded, and whose program was executed once. ``starts``: by run."""
-    rows = list(rows)
+    """Each file is one row, which succeeded, and whose program was executed once, not counting the attempts that the
+    ledger calls lost. ``started``: run and attempt of each execution. ``lost``: run and attempt.
+    """
+    rows, started = list(rows), list(started)
+    starts = Counter(run for run, attempt in started if (run, attempt) not in lost)
+    each = Counter(started)
     runs = Counter(json.loads(row["args"])["what"] for row in rows)
     violations = [f"{name}: {runs[name]} runs" for name in files if runs[name] != 1]
     violations += [f"{name}: a run without a file" for name in sorted(runs.keys() - set(files))]
     violations += [f"{row['run']}: {row['state']} ({row['reason']})" for row in rows if row["state"] != "success"]
     violations += [f"{row['run']}: executed {starts.get(row['run'], 0)} times" for row in rows
-                   if row["state"] == "success" and starts.get(row["run"], 0) != 1]  # fmt: skip
-    return Verdict({**counts, "runs": len(rows), "executions": sum(starts.values())}, violations)
+                   if row["state"] == "success" and starts[row["run"]] != 1]  # fmt: skip
+    violations += [f"{run}: attempt {attempt} was executed {count} times"
+                   for (run, attempt), count in each.items() if count > 1]  # fmt: skip
+    counted = {**counts, "runs": len(rows), "executions": len(started)}
+    return Verdict({**counted, "of them in lost attempts": len(started) - sum(starts.values())}, violations)

@@ -18,23 +18,30 @@ def row(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_each_file_is_one_run_that_was_executed_once() -> None:
-    found = judge(FILES, [row(0), row(1)], {"load#0": 1, "load#1": 1}, {"kills": 3})
-    assert found == ({"kills": 3, "runs": 2, "executions": 2}, [])
+    found = judge(FILES, [row(0), row(1)], [("load#0", 0), ("load#1", 0)], (), {"kills": 3})
+    assert found == ({"kills": 3, "runs": 2, "executions": 2, "of them in lost attempts": 0}, [])
+    started = [("load#0", 0), ("load#1", 0), ("load#1", 1)]
+    again = judge(FILES, [row(0), row(1)], started, {("load#1", 0)}, {})
+    assert again == ({"runs": 2, "executions": 3, "of them in lost attempts": 1}, [])
+
+
+BOTH = [("load#0", 0), ("load#1", 0)]
 
 
 @pytest.mark.parametrize(
-    ("rows", "starts", "said"),
+    ("rows", "started", "said"),
     [
-        ([row(0)], {"load#0": 1}, "1.csv: 0 runs"),
-        ([row(0), row(1), row(1, run="load#x")], {"load#0": 1, "load#1": 1, "load#x": 1}, "1.csv: 2 runs"),
-        ([row(0), row(1)], {"load#0": 1, "load#1": 2}, "load#1: executed 2 times"),
-        ([row(0), row(1)], {"load#0": 1}, "load#1: executed 0 times"),
-        ([row(0), row(1, state="lost", reason="r")], {"load#0": 1}, "load#1: lost (r)"),
-        ([row(0), row(1), row(2)], {f"load#{n}": 1 for n in range(3)}, "2.csv: a run without a file"),
+        ([row(0)], BOTH[:1], ["1.csv: 0 runs"]),
+        ([row(0), row(1), row(1, run="load#x")], [*BOTH, ("load#x", 0)], ["1.csv: 2 runs"]),
+        ([row(0), row(1)], [*BOTH, ("load#1", 1)], ["load#1: executed 2 times"]),
+        ([row(0), row(1)], [*BOTH, BOTH[1]], ["load#1: executed 2 times", "load#1: attempt 0 was executed 2 times"]),
+        ([row(0), row(1)], BOTH[:1], ["load#1: executed 0 times"]),
+        ([row(0), row(1, state="lost", reason="r")], BOTH[:1], ["load#1: lost (r)"]),
+        ([row(0), row(1), row(2)], [*BOTH, ("load#2", 0)], ["2.csv: a run without a file"]),
     ],
 )
-def test_a_violation_is_named(rows: list[dict[str, Any]], starts: dict[str, int], said: str) -> None:
-    assert judge(FILES, rows, starts, {}).violations == [said]
+def test_a_violation_is_named(rows: list[dict[str, Any]], started: list[tuple[str, int]], said: list[str]) -> None:
+    assert judge(FILES, rows, started, (), {}).violations == said
 
 
 def test_all_files_appear_and_are_written_to_the_end(tmp_path: Path) -> None:
