@@ -6,11 +6,13 @@ nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 CHECKS = "coordd.checks"
 COMMANDS = "coordd.commands"
-GROUPS = (CHECKS, COMMANDS)
+SERVICES = "coordd.services"
+GROUPS = (CHECKS, COMMANDS, SERVICES)
 
 
 class CheckContext(NamedTuple):
@@ -31,3 +33,26 @@ Answer = str | tuple[str, str] | tuple[str, str, str]
 # The exit code of the process of a check, by state; another one is: it could not look.
 CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "insecure": 4, "unavailable": 5}
 COULD_NOT_LOOK = 3
+
+
+# What the process of a service says: a word and a text, a line each. PROBLEM: why it ends.
+READY, STATUS, PROBLEM = "ready", "status", "problem"
+
+
+class ServiceContext:
+    """Of a service: its name, the node and the cluster, and the daemon's control socket (coordd.client connects)."""
+
+    def __init__(self, name: str, node: str, cluster: str, socket: str, say: Callable[[str], None]) -> None:
+        self.name = name
+        self.node = node
+        self.cluster = cluster
+        self.socket = socket
+        self._say = say
+
+    def ready(self, text: str = "") -> None:
+        """It works now; until then it is starting, and is ended after its start_timeout."""
+        self._say(f"{READY} {text}")
+
+    def status(self, text: str) -> None:
+        """A line for people, and a sign of life for the watchdog."""
+        self._say(f"{STATUS} {text}")

@@ -6,14 +6,18 @@ starter limits and kills. What the plug-in prints goes to standard error.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import signal
 import sys
+import threading
+import traceback
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any, NoReturn
 
-from coordd.plugins import CHECKS, CODES, COULD_NOT_LOOK, CheckContext
+from coordd.plugins import CHECKS, CODES, COULD_NOT_LOOK, PROBLEM, SERVICES, CheckContext, ServiceContext
 
 TEXT_MAX = 1000
 
@@ -40,7 +44,41 @@ def of_check(name: str, context: dict[str, Any], say: Callable[[str], None]) -> 
     return CODES[state]
 
 
-KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = {CHECKS: of_check}
+def of_service(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Serve until the process is ended; a service that returns or raises has ended."""
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    one_line = ServiceContext(**context, say=lambda text: say(_line(text)))
+    try:
+        function = loaded(SERVICES, name)
+        if inspect.iscoroutinefunction(function):
+            import trio
+
+            trio.run(function, one_line)
+        else:
+            function(one_line)
+    except SystemExit as exc:
+        say(f"{PROBLEM} it called exit({exc.code!r:.40})")
+    except BaseException as exc:  # whatever a plug-in raises is told
+        traceback.print_exc()
+        say(f"{PROBLEM} {_failed(exc)}")
+    else:
+        say(f"{PROBLEM} it returned; a service serves until it is ended")
+    return 1
+
+
+def _end_with_starter() -> None:
+    """Standard input ends when the daemon is gone, however that ended."""
+    while os.read(0, 4096):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = {CHECKS: of_check, SERVICES: of_service}
+
+
+def _failed(exc: BaseException) -> str:
+    text = _line(exc)
+    return f"it failed: {type(exc).__name__}" + (f": {text}" if text else "")
 
 
 def _line(text: object) -> str:
@@ -62,7 +100,7 @@ def main() -> NoReturn:
     except SystemExit as exc:
         say(f"it called exit({exc.code!r:.40})")
     except BaseException as exc:  # whatever a plug-in raises is told
-        say(f"it failed: {type(exc).__name__}: {_line(exc)}"[:TEXT_MAX])
+        say(_failed(exc))
     os._exit(code)  # threads and exit handlers of the plug-in must not hold it up
 
 

@@ -29,6 +29,7 @@ from coordd.services.health import Health
 from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
 from coordd.services.mirror.service import Mirrored
+from coordd.services.plugged.supervising import Services
 from coordd.services.progress.service import Progress
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
@@ -84,6 +85,8 @@ class Observing:
         self._use_breakers(config)
         self.checked = methods.checks = Checks(config.checks, driver, ledger)
         methods._relay.serve("checks", self._told_checks)
+        about = {"node": config.node.name, "cluster": config.cluster.name, "socket": config.control.socket}
+        self.services = Services(config.services, about)
         self.archives = outlets.archives
         self.pool = outlets.pool
         health.percents = self.progress.percents
@@ -110,6 +113,7 @@ class Observing:
         self.checked.use(config.checks)
         self._use_breakers(config)
         self.sinks.use(config.history)
+        self.services.use(config.services)
         self._keep_s = config.history.keep_s
 
     def _use_breakers(self, config: Config) -> None:
@@ -137,6 +141,7 @@ class Observing:
             nursery.start_soon(self.progress.run)
             nursery.start_soon(self.reconciling.run)
             nursery.start_soon(self.archives.run)
+            nursery.start_soon(self.services.run)
             if self.guard is not None:
                 nursery.start_soon(self.guard.run)
             nursery.start_soon(self.pool.run)
@@ -162,7 +167,7 @@ class Observing:
                 for sink, why in self.sinks.problems.items()
             ]
         )
-        told += trigger_checks(self.triggering)
+        told += trigger_checks(self.triggering) + self.services.checks()
         for hook in self.hooks.hooks:
             if isinstance(hook, SinkHook):
                 whose = ", ".join([*hook.patterns, *sorted(hook.jobs)[:5]])

@@ -16,7 +16,7 @@ import trio
 
 from coordd.config.values import CONFIG_BACKENDS, STRATEGIES
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
-from coordd.plugins import CHECKS, COMMANDS
+from coordd.plugins import CHECKS, COMMANDS, SERVICES
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.ledger import boottime
@@ -80,7 +80,8 @@ def package_of(point: metadata.EntryPoint) -> str:
 def plugin_checks() -> list[Check]:
     """For ``doctor``: every plug-in, with its version; a broken one is named."""
     kinds = ((STRATEGIES, "a strategy"), (CONFIG_BACKENDS, "a configuration backend"))
-    apart = ((CHECKS, "a check"), (COMMANDS, "a command"))  # not loaded here: they run in processes of their own
+    # Not loaded here: they run in processes of their own.
+    apart = ((CHECKS, "a check"), (COMMANDS, "a command"), (SERVICES, "a service"))
     advice = "it is not used: repair or remove its package"
     return [
         check(f"plug-in {name}", WARN if wrong else OK, wrong or text, advice)

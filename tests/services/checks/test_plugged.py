@@ -100,4 +100,4 @@ def test_one_that_loops_is_killed_at_its_end() -> None:
 def test_one_that_leaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "DATA_BYTES_MAX", 256 * 2**20)
     found = look("leaks")
-    assert (found.state, found.text) == ("unknown", "exit code 3: it failed: MemoryError:")
+    assert (found.state, found.text) == ("unknown", "exit code 3: it failed: MemoryError")

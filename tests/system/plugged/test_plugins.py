@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -25,8 +26,13 @@ def check_state(node: Node) -> tuple[str, str]:
     return found["state"], found["output"] or ""
 
 
-def test_commands_and_checks_of_packages_work_on_a_daemon_and_are_listed(tmp_path: Path) -> None:
-    site, data = installed(tmp_path, "command", "check"), tmp_path / "data"
+def says(node: Node, name: str) -> tuple[str, str]:
+    """State and text of a line of doctor; ("", "") if there is none."""
+    return next(((one["state"], one["text"]) for one in node.call("doctor") if one["check"] == name), ("", ""))
+
+
+def test_commands_checks_and_services_of_packages_work_on_a_daemon_and_are_listed(tmp_path: Path) -> None:
+    site, data = installed(tmp_path, "command", "check", "service"), tmp_path / "data"
     data.mkdir()
     with cluster_of(1) as cluster:
         cluster.job("sales", "until", cluster.go("open"))
@@ -35,6 +41,7 @@ def test_commands_and_checks_of_packages_work_on_a_daemon_and_are_listed(tmp_pat
         node.env["PYTHONPATH"] = str(site)
         table = 'kind = "newest-file"\nevery = "1s"\ntimeout = "60s"\nfail_after = 1\npass_after = 1\n'
         node.settings = f'[[check]]\nname = "arrivals"\npath = "{data}"\n{table}'
+        node.settings += '[[service]]\nname = "ready-file"\nstart_timeout = "60s"\n'
         cluster.start()
 
         until(lambda: check_state(node) == ("degraded", f"{data} is empty"), why="the check is looked at")
@@ -46,6 +53,17 @@ def test_commands_and_checks_of_packages_work_on_a_daemon_and_are_listed(tmp_pat
         said = {found["check"]: (found["state"], found["text"]) for found in node.call("doctor")}
         assert said["plug-in newest-file"] == ("ok", "a check of coordd-newest-file 1.0")
         assert said["plug-in slowest"] == ("ok", "a command of coordd-slowest 1.0")
+
+        assert said["plug-in ready-file"] == ("ok", "a service of coordd-ready-file 1.0")
+
+        file = Path(f"{node.socket}.ready")
+        until(lambda: "the daemon is ready" in says(node, "service ready-file")[1], why="the service is ready")
+        until(file.exists)
+        (pid,) = [
+            int(line) for line in run(["pgrep", "-f", f"coordd.services ready-file .*{node.socket}"]).stdout.split()
+        ]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: "ready, started 2 times" in says(node, "service ready-file")[1], why="it is started again")
 
         cluster.becomes(trigger(node, "sales", "one"), "success")
         program = [sys.executable, "-c", "from coordd.cli.coordctl import main; main()"]

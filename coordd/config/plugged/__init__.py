@@ -1,0 +1,4 @@
+"""What coordd.toml says of plug-ins that the daemon starts: ``[[service]]``.
+
+Not here: kinds of checks, strategies and backends, whose names stand in other sections.
+"""

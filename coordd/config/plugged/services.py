@@ -1,0 +1,79 @@
+"""Reads ``[[service]]``: services of packages that the daemon starts and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from coordd.config import values
+from coordd.core.jobs.schedule import parse_duration
+from coordd.plugins import SERVICES
+
+SERVICES_MAX = 20
+SECONDS_MIN, SECONDS_MAX = 1.0, 3600.0
+MEMORY_MIN, MEMORY_MAX = 64 * 2**20, 64 * 2**30
+
+
+class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One service, by the name of its entry point.
+
+    ``start_timeout_s``: seconds until it must say that it is ready. ``watchdog_s``: afterwards it must say something
+    this often; 0.0: it need not. ``memory``: bytes of its data.
+    """
+
+    name: str
+    start_timeout_s: float = 30.0
+    watchdog_s: float = 0.0
+    memory: int = 512 * 2**20
+
+
+def read_services(tables: Any, report: Callable[[str], None]) -> tuple[ServiceTable, ...]:
+    """The services; each problem is reported in a sentence."""
+    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+        report("expected [[service]], a list of tables: two brackets on each side")
+        return ()
+    if len(tables) > SERVICES_MAX:
+        report(f"expected at most {SERVICES_MAX} services, found {len(tables)}")
+        return ()
+    services: dict[str, ServiceTable] = {}
+    for number, table in enumerate(tables, 1):
+        wrong: list[str] = []
+        said = values.read_table(table, _READERS, lambda key, message: wrong.append(f"{key}: {message}"))  # noqa: B023 - it is called here
+        if "name" not in table:
+            wrong.append("name: expected it, found nothing")
+        elif said.get("name") in services:
+            wrong.append(f'name: there is another service "{said["name"]}"')
+        for message in wrong:
+            report(f"service {number}: {message}")
+        if not wrong:
+            renamed = {"start_timeout": "start_timeout_s", "watchdog": "watchdog_s"}
+            services[said["name"]] = ServiceTable(**{renamed.get(key, key): value for key, value in said.items()})
+    return tuple(services.values())
+
+
+def _name(value: object) -> str:
+    return values.brought(value, SERVICES, "a service")
+
+
+def _seconds(value: Any) -> float:
+    seconds = parse_duration(value)
+    if not SECONDS_MIN <= seconds <= SECONDS_MAX:
+        raise ValueError(f"expected {SECONDS_MIN:g} s to {SECONDS_MAX:g} s, found {seconds:g} s")
+    return seconds
+
+
+def _memory(value: object) -> int:
+    size = values.parse_size(values.text(value))
+    if not MEMORY_MIN <= size <= MEMORY_MAX:
+        raise ValueError(f"expected 64M to 64G, found {values.found(value)}")
+    return size
+
+
+_READERS: dict[str, values.Reader] = {
+    "name": _name,
+    "start_timeout": _seconds,
+    "watchdog": lambda value: 0.0 if value in (0, "0") else _seconds(value),
+    "memory": _memory,
+}
