@@ -109,6 +109,7 @@ class Nodes:
         node: str = "edge-1.10",
         watched: Watched | None = None,
         settled: Settled = NOTHING_SETTLED,
+        opens: bool = True,
     ) -> Answer:
         return self.ask(
             Claim(
@@ -119,6 +120,7 @@ class Nodes:
                 lease_s=LEASE_S,
                 watched=watched,
                 settled=settled,
+                opens=opens,
             )
         )
 

@@ -38,11 +38,6 @@ _FIGURES = (
     (words, "BACKOFF_MAX_S", "seconds"),
     (words, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
     (rows, "ACTIVATIONS_MAX", "definitions of a job that are remembered"),
-    (fires, "STRETCHES_MAX", "stretches of a job that are remembered"),
-    (fires, "SUSPENDED", "what became of fire times: the job was suspended"),
-    (fires, "REDEFINED", "what became of fire times: the definition changed"),
-    (fires, "HELD_BY_SUSPENSION", "in the reason of a missed run"),
-    (fires, "HELD_BY_OTHERS", "in the reason of a missed run"),
     (standing, "IDENTITY_AHEAD_S", "seconds"),
     (standing, "LATE_S", "seconds"),
     (standing, "BARRIER_AT", "Unix seconds: the horizon that older versions read"),
@@ -95,6 +90,8 @@ def constants() -> str:
         f"local POLICY = {_policy()}",
         "-- Limits (core/ledger/limits); one table, because Lua knows at most 200 names at a time.",
         f"local LIMIT = {_limits()}",
+        "-- Fire times without a row, missed runs (core/ledger/fires.py); one table for the same reason.",
+        f"local FIRES = {_fires()}",
         "-- Backfill (core/ledger/backfill); one table for the same reason.",
         f"local BACKFILL = {_backfill()}",
         "-- The breakers of jobs (core/ledger/breaker); one table for the same reason.",
@@ -143,6 +140,11 @@ def _limits() -> str:
     }
     kinds = _table([f"['{kind}'] = true" for kind in words.LIMITS])
     return _table([*[f"{name} = {_value(value)}" for name, value in figures.items()], f"KINDS = {kinds}"])
+
+
+def _fires() -> str:
+    names = ("STRETCHES_MAX", "SUSPENDED", "REDEFINED", "HELD_BY_SUSPENSION", "HELD_BY_OTHERS")
+    return _table([f"{name} = {_value(getattr(fires, name))}" for name in names])
 
 
 def _backfill() -> str:

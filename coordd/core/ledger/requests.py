@@ -70,11 +70,12 @@ class Claim(Request[Answer]):
     """A node asks for one attempt.
 
     ``watched`` is the claimant's own observation of the holder, or None. ``settled``: fire times up to there are
-    settled under the job's misfire policy.
+    settled under the job's misfire policy. ``opens``: the row of a triggered run is made if there is none; a node that
+    knows the run only from an election says no.
     """
 
     op = "claim"
-    wire = ("of", "attempt", "nonce", "node", "lease_s", "watched", "settled")
+    wire = ("of", "attempt", "nonce", "node", "lease_s", "watched", "settled", "opens")
     __slots__ = wire
 
     def __init__(
@@ -87,6 +88,7 @@ class Claim(Request[Answer]):
         lease_s: float,
         watched: "Watched | None" = None,
         settled: "Settled" = NOTHING_SETTLED,
+        opens: bool = True,
     ) -> None:
         self.of = of
         self.attempt = attempt
@@ -95,6 +97,7 @@ class Claim(Request[Answer]):
         self.lease_s = lease_s
         self.watched = watched
         self.settled = settled
+        self.opens = opens
 
 
 class Settle(Request[Answer]):

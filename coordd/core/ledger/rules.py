@@ -66,6 +66,7 @@ from coordd.core.ledger.words import (
     SUCCESS,
     TERMINAL,
     UNKNOWN,
+    UNRECORDED,
     Policy,
 )
 from coordd.errors import BadRowError, LocalProtocolError
@@ -139,6 +140,8 @@ class Rules(People, Backfilling, Adopting):
         if row is None:
             if claim.attempt != 0 or (of.scheduled and self._settled(job, of.due, now)):
                 return Answer(FINISHED, state=SETTLED)
+            if not of.scheduled and not claim.opens:
+                return Answer(UNRECORDED)
             refused = self._opens(store, job, of, now)
             if refused is not None:
                 return refused
@@ -288,10 +291,6 @@ class Rules(People, Backfilling, Adopting):
             if other.run != row.run and other.state != RETRY:
                 return Answer(LIMITED, by=f"overlap with {other.run}", in_s=OVERLAP_RETRY_S)
         return None
-
-    def _ended(self, row: Row) -> Answer:
-        """This claim has ended the run."""
-        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=self._ended_as(row, row.reason))
 
     def gate(self, store: "Store", said: Gate, now: LedgerTime) -> Answer:
         """RECEIVED -> STARTED: the final check before exec. A repeat with the same token and nonce is allowed.

@@ -18,6 +18,7 @@ from coordd.core.ledger.runner_requests import Grant, Registration, Restore
 from coordd.core.ledger.words import (
     DIFFERS,
     FAILURE,
+    FINISHED,
     GRANTED,
     HELD,
     LOST,
@@ -259,6 +260,10 @@ class Life(Breaking):
             policy=row.policy,
             lease_s=row.lease,
         )
+
+    def _ended(self, row: Row) -> Answer:
+        """This claim has ended the run."""
+        return Answer(FINISHED, state=row.state, attempt=row.attempt, ended=self._ended_as(row, row.reason))
 
     def _held(self, row: Row, now: LedgerTime) -> Answer:
         left_s = self._left(row, now)

@@ -34,6 +34,9 @@ RHO = 0.01
 # contains its nominal time, without the jitter, for runs that are due after ``identity_from``. That instant is NEVER
 # while the old rules are in force.
 OLD_RULES, NEW_RULES = 1, 2
+# What a node says in its heartbeats. 3: the rules 2, and its claims create no row of a trigger that the ledger has not
+# recorded.
+RULES_SPOKEN = 3
 NEVER = INSTANT_MAX
 
 # The maximum difference of two equal readings of one clock: floats of Unix seconds have a resolution of 0.2 µs.
@@ -82,6 +85,7 @@ FINISHED = "finished"
 RECOVERING = "recovering"
 STALE = "stale"
 CANCEL = "cancel"
+UNRECORDED = "unrecorded"  # no row of a triggered run, and the caller knows the run only from an election
 OUTDATED = "outdated"  # the caller uses other rules than those in force
 # For a fire time that is over and has no row, or never had one.
 SETTLED = "settled"
@@ -90,7 +94,7 @@ BAD = "bad"  # a row that the operation needs is damaged (``by`` says which and 
 
 WORDS = frozenset((
     OK, EXISTS, CONFLICT, GRANTED, EARLY, HELD, LIMITED, DIFFERS, FINISHED, RECOVERING, STALE, CANCEL, LOST, REVOKED,
-    UNAVAILABLE, BAD, OUTDATED,
+    UNAVAILABLE, BAD, OUTDATED, UNRECORDED,
 ))  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.rows import Hold
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import NEW_RULES, UNAVAILABLE
+from coordd.core.ledger.words import RULES_SPOKEN, UNAVAILABLE
 from coordd.core.members.detector import FailureDetector
 from coordd.core.members.heartbeat import Heartbeats
 from coordd.core.members.mingling import Mingling
@@ -103,7 +103,7 @@ class Node(Shown):
         self.detector = FailureDetector(self.ctx, self.heartbeats)
         self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
         self.topics = set(LAUNCHES)
-        self.triggers = Triggers(self.ctx, lambda action, now: self.pursuits.begin(action, now, in_ledger=True))
+        self.triggers = Triggers(self.ctx, self.pursuits.begin)
         self.requests = self.triggers.requests  # accepted, not in the ledger yet
         self.ledger_up = True
         self.mingling = Mingling(self.ctx, self._says, self._enter)
@@ -496,7 +496,7 @@ class Node(Shown):
             jobs_digest=ctx.jobs_digest,
             ledger=ctx.ledger,
             pinned=ctx.pinned,
-            rules=NEW_RULES,
+            rules=RULES_SPOKEN,
             failing=bool(ctx.failing),
         )
 

@@ -35,6 +35,9 @@ OWNED = "owned"
 # The bounds (seconds) of the delay after an unanswered or limited claim; it doubles each time.
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
 
+# The first pause (seconds) after a claim that was quicker than the record of its trigger.
+UNRECORDED_AGAIN_S = 0.005
+
 # So many of the runs that wait for the same slots look every time.
 FIRST = 4
 
@@ -72,6 +75,7 @@ class Pursuit:
         "at",
         "attempt",
         "backoff_s",
+        "begun_at",
         "claimed",
         "floor",
         "late_at",
@@ -81,6 +85,7 @@ class Pursuit:
         "owner",
         "phase",
         "rank",
+        "recorded",
         "row_at",
         "settled",
         "slots",
@@ -91,8 +96,9 @@ class Pursuit:
         "yields_until",
     )
 
-    def __init__(self, action: Action, settled: Settled) -> None:
+    def __init__(self, action: Action, settled: Settled, now: Now) -> None:
         self.action = action
+        self.begun_at = now.mono
         self.attempt = AttemptNumber(action.attempt)
         self.settled = settled  # older fire times that its launch settles
         self.phase = ELECTING
@@ -106,6 +112,7 @@ class Pursuit:
         self.unanswered = False  # the last claim had no answer: it may have been granted all the same
         self.backoff_s = BACKOFF_MIN_S
         self.row_at = float("inf")  # since when we know that the ledger has a row for it
+        self.recorded = False  # the ledger itself has said so, even if it forgot it since
         self.slots = ""  # what it waits for, if the last answer was that no slot is free (Line)
         self.yielded_to = ""  # the run that went first when this one was last put off
         self.yields_until = float("inf")  # how long it lets that run go first; inf: it does not
@@ -142,6 +149,16 @@ class Phases:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
+    def _definition(self, pursuit: Pursuit) -> Job | None:
+        """The definition that a claim names: that of the run; if an answer is missing, the one of that claim."""
+        current = self._ctx.definition_for(pursuit.action)
+        claimed = pursuit.claimed
+        if pursuit.nonce and claimed is not None:
+            if pursuit.unanswered or self._ctx.definition(claimed.name, claimed.digest):
+                return claimed
+            pursuit.nonce = ""  # nothing was granted under it: this is another claim
+        return current
+
     def _held(self, pursuit: Pursuit, by: str, left_s: float, now: Now) -> None:
         """Another node holds it: try again when its lease has been watched to its end."""
         pursuit.phase = HELD_BY_OTHER
@@ -166,6 +183,26 @@ class Phases:
         """Its end is unknown: no node launches it until a person resolves it, or its holder is back."""
         pursuit.phase, pursuit.at, pursuit.nonce = SLEEPING, float("inf"), ""
         pursuit.why = f"unknown: {node} was lost while it ran; say `run resolve`"
+
+    def _has_row(self, pursuit: Pursuit, now: Now) -> None:
+        """The ledger has a row for it. If that was in doubt, a claim that waits is asked now."""
+        pursuit.row_at = min(pursuit.row_at, now.mono)
+        if not pursuit.recorded and pursuit.phase == DUE and pursuit.unanswered:
+            pursuit.at = min(pursuit.at, now.mono + (pursuit.rank or 0) * self._ctx.stagger_s)
+            self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
+        pursuit.recorded = True
+
+    def _unrecorded(self, pursuit: Pursuit, now: Now) -> None:
+        """No row: the election was quicker than the record, or the ledger refuses the trigger. The pause doubles."""
+        in_s = min(max(UNRECORDED_AGAIN_S, now.mono - pursuit.begun_at), BACKOFF_MAX_S)
+        self._again(pursuit, in_s, "the ledger has no record of the trigger yet", now)
+
+    def _was_refused(self, pursuit: Pursuit, now: Now) -> bool:
+        """True if it is a triggered run of which the ledger has shown no row, not even in two sweeps."""
+        if pursuit.recorded or pursuit.action.scheduled or pursuit.unanswered:
+            return False
+        settings = self._ctx.settings
+        return now.mono >= pursuit.begun_at + 2 * (settings.ledger_timeout_s + settings.renew_interval_s)
 
     def _again(self, pursuit: Pursuit, in_s: float, why: str, now: Now) -> None:
         pursuit.phase = DUE
@@ -344,7 +381,7 @@ class Line(Phases):
         pursuit = self.pursuits.get(action.run)
         if pursuit is not None and (pursuit.phase not in (ELECTING, WAITING) or pursuit.watch is not None):
             return ""  # somebody has it, or its end is not known
-        pursuit = pursuit or Pursuit(action, NOTHING_SETTLED)
+        pursuit = pursuit or Pursuit(action, NOTHING_SETTLED, now)
         return pursuit.yielded_to if self._puts_off(pursuit, pool, now) > 0 else ""
 
     def caller_granted(self, run: str, pool: str, now: Now) -> None:

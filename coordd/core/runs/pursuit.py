@@ -90,7 +90,7 @@ class Pursuits(Line):
             pursuit = self._new(action, settled, now)
             self._elect(pursuit, now)
         if in_ledger:
-            pursuit.row_at = min(pursuit.row_at, now.mono)
+            self._has_row(pursuit, now)
         return pursuit
 
     def join(self, action: Action, now: Now) -> None:
@@ -230,7 +230,7 @@ class Pursuits(Line):
         if answer.ended is not None:
             self.endings.tell(pursuit.action, answer, now)
         if word in (words.GRANTED, words.HELD, words.LOST):  # other answers may be about a run without a row
-            pursuit.row_at = min(pursuit.row_at, now.mono)
+            self._has_row(pursuit, now)
         if word == words.GRANTED:
             self._was_free(pursuit, now)
         if word not in (words.UNAVAILABLE, words.RECOVERING, words.LIMITED, words.BAD):
@@ -246,6 +246,8 @@ class Pursuits(Line):
             self._held(pursuit, answer.by, max(answer.left_s, HELD_AGAIN_S), now)
         elif word == words.LOST:
             self._next_attempt(pursuit, answer.attempt, answer.in_s, now)
+        elif word == words.UNRECORDED:
+            self._unrecorded(pursuit, now)
         elif word == words.EARLY:
             self._again(pursuit, answer.in_s, "not due yet", now)
         elif word in (words.LIMITED, words.BAD):
@@ -335,7 +337,7 @@ class Pursuits(Line):
     # ---- steps
 
     def _new(self, action: Action, settled: Settled, now: Now) -> Pursuit:
-        pursuit = self.pursuits[action.run] = Pursuit(action, settled)
+        pursuit = self.pursuits[action.run] = Pursuit(action, settled, now)
         self._be_patient(pursuit, action.due_at - now.wall if action.scheduled else 0.0, now)
         return pursuit
 
@@ -356,8 +358,9 @@ class Pursuits(Line):
     def _claim_if_eligible(self, pursuit: Pursuit, now: Now) -> None:
         ctx, action = self._ctx, pursuit.action
         job = self._definition(pursuit)
-        if job is None:
-            del self.pursuits[action.run]  # if the job comes back, the sweep or its schedule brings the run back
+        if job is None or self._was_refused(pursuit, now):
+            # If the job comes back, the sweep or its schedule brings the run back. Two looks of one instant may end it.
+            self.pursuits.pop(action.run, None)
             return
         if self._lets_others_first(pursuit, now):
             return
@@ -391,18 +394,9 @@ class Pursuits(Line):
             lease_s=job.lease_s,
             watched=pursuit.watch.watched(now.mono) if pursuit.watch else None,
             settled=pursuit.settled,
+            opens=pursuit.recorded,
         )
         ctx.ask(claim, partial(self.claim_answered, pursuit, claim))
-
-    def _definition(self, pursuit: Pursuit) -> Job | None:
-        """The definition that a claim names: that of the run; if an answer is missing, the one of that claim."""
-        current = self._ctx.definition_for(pursuit.action)
-        claimed = pursuit.claimed
-        if pursuit.nonce and claimed is not None:
-            if pursuit.unanswered or self._ctx.definition(claimed.name, claimed.digest):
-                return claimed
-            pursuit.nonce = ""  # nothing was granted under it: this is another claim
-        return current
 
     def _granted(self, pursuit: Pursuit, of: Registration, answer: Answer, sent_at: float, now: Now) -> None:
         ctx, action = self._ctx, pursuit.action
@@ -482,7 +476,7 @@ class Pursuits(Line):
             pursuit = self._new(asked_for(row, row.attempt), NOTHING_SETTLED, now)
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
-        pursuit.row_at = min(pursuit.row_at, now.mono)
+        self._has_row(pursuit, now)
         # A peer said otherwise; the ledger knows the registered one. Each peer dates what it was asked for by its own
         # clock, and the ledger for all: so all nodes have one order of the runs that wait.
         otherwise = pursuit.action.digest != row.digest
@@ -557,4 +551,4 @@ class Pursuits(Line):
             if pursuit.phase not in (CLAIMING, OWNED):
                 self._over(pursuit, answer.state, now)
         else:
-            pursuit.row_at = min(pursuit.row_at, now.mono)
+            self._has_row(pursuit, now)

@@ -10,7 +10,8 @@ from coordd.core.jobs.job import run_uuid
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Register
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, UNAVAILABLE
+from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, RULES_SPOKEN, UNAVAILABLE
+from coordd.core.members.membership import LEFT
 from coordd.core.ready import Now, Reply
 from coordd.core.wire.events import Action, TaskSent
 
@@ -22,13 +23,18 @@ REGISTER_AGAIN_S = 1.0
 
 
 class Triggers:
-    """The triggers that the ledger does not have yet. ``begin`` pursues a run once the ledger has it."""
+    """The triggers that the ledger does not have yet.
 
-    __slots__ = ("_begin", "_ctx", "kept", "requests")
+    The election of such a run begins together with its record. It is a proposal: only the record makes it a run.
+    """
 
-    def __init__(self, ctx: Context, begin: Callable[[Action, Now], object]) -> None:
+    __slots__ = ("_answers", "_begin", "_ctx", "kept", "requests")
+
+    def __init__(self, ctx: Context, begin: Callable[..., object]) -> None:
+        """``begin(action, now, in_ledger=…)`` pursues a run."""
         self._ctx = ctx
         self._begin = begin
+        self._answers = True  # the ledger answered the last request
         self.requests: dict[str, Registration] = {}
         self.kept: set[str] = set()  # the ones that are on this node's disk
 
@@ -49,6 +55,8 @@ class Triggers:
         if not reply_id:
             self.kept.add(of.run)
         self._register(of, reply_id, now)
+        if reply_id and known is None and self._proposes(of):
+            self._begin(action_of(of), now, in_ledger=False)
 
     def not_kept(self, run: str) -> None:
         """The disk has refused it: it is not accepted."""
@@ -63,6 +71,7 @@ class Triggers:
     def _answered(self, of: Registration, reply_id: int, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger's answer; ``reply_id``: the reply that waits for it."""
         out = self._ctx.out
+        self._answers = answer.word != UNAVAILABLE
         if answer.word == UNAVAILABLE:
             self._keep(of, reply_id, now)
             return
@@ -92,7 +101,16 @@ class Triggers:
             there = {"exists": True} if answer.word == EXISTS else {}
             out.replies.append(Reply(reply_id, {"id": of.run, "durable": "ledger", "state": answer.state, **there}))
         if answer.state in ("pending", "retry") and of.job in self._ctx.jobs:
-            self._begin(Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args), now)
+            self._begin(action_of(of), now, in_ledger=True)
+
+    def _proposes(self, of: Registration) -> bool:
+        """True if its election need not wait for its record: the ledger answers, and each member claims by the rules 3,
+        so no claim can make a run of a trigger that the ledger refuses.
+        """
+        ctx = self._ctx
+        members = ctx.membership.members.values()
+        agreed = all(member.rules >= RULES_SPOKEN for member in members if member.state != LEFT)
+        return self._answers and agreed and ctx.state == "ready" and not ctx.braked and of.job in ctx.jobs
 
     def _keep(self, of: Registration, reply_id: int, now: Now) -> None:
         """The ledger does not have it yet: keep it here, and offer it again."""
@@ -115,6 +133,11 @@ class Triggers:
             return
         of.age_s = max(0.0, now.wall - of.fire_at)
         self._ctx.ask(Register(of=of), partial(self._answered, of, reply_id))
+
+
+def action_of(of: Registration) -> Action:
+    """A trigger as the subject of an election."""
+    return Action(of.job, of.run, fire_at=of.fire_at, digest=of.digest, args=of.args)
 
 
 def differs(run: str) -> str:

@@ -13,12 +13,16 @@ import time
 from support.servers import Rabbit, rabbit, redis
 
 from bench.figures import Figure, summary
-from bench.gossip.peers import Coordd, Peer
+from bench.gossip.peers import Coordd, Peer, Side
 
 SECTION = "election, RabbitMQ and Redis, against Celery"
 
 # (nodes, required speed-up over Celery from trigger to action, required ratio of elections per second, burst size).
 CLUSTERS = ((3, 1.2, 15.0, 200), (5, 1.2, 15.0, 100), (8, 1.5, 25.0, 100), (12, 3.0, None, 30))
+
+# Up to this number of nodes, others whose claims cross a thread take part.
+THREADS_MAX = 5
+SLOWLY = " by thread"
 
 # Pause (seconds) between two elections; after it both sides are at rest.
 PAUSE_S = 0.005
@@ -48,7 +52,13 @@ def measure(*, quick: bool) -> list[Figure]:
                 stack.callback(peer.close)
                 ours.wait_ready()
                 peer.wait_ready()
-                figures += latency(ours, peer, faster, rounds=4 if quick else 20)
+                slow = Coordd(root, count, broker.url, ledger.url, fast=False) if count <= THREADS_MAX else None
+                if slow is not None:
+                    stack.callback(slow.close)
+                    slow.wait_ready()
+                figures += latency(ours, peer, slow, faster, rounds=4 if quick else 20)
+                if slow is not None:
+                    slow.close()
                 figures += messages(ours, broker, rounds=50)
                 peer.close()  # its workers sometimes crash, so a burst gets new ones
                 peer = Peer(root, count, broker.url)
@@ -58,18 +68,20 @@ def measure(*, quick: bool) -> list[Figure]:
     return figures
 
 
-def latency(ours: Coordd, peer: Peer, faster: float, rounds: int) -> list[Figure]:
+def latency(ours: Coordd, peer: Peer, slow: Coordd | None, faster: float, rounds: int) -> list[Figure]:
     """The time from trigger to action. Celery's worker acts when it has won; our node acts
-    when the ledger has granted.
+    when the ledger has granted. ``slow``: our nodes whose claims cross a thread.
     """
-    ways = (("elect", ours), ("Celery", peer), ("trigger", ours))
+    ways: list[tuple[str, Side]] = [("elect", ours), ("Celery", peer), ("trigger", ours)]
+    if slow is not None:
+        ways += [(f"elect{SLOWLY}", slow), (f"trigger{SLOWLY}", slow)]
     took: dict[str, list[float]] = {way: [] for way, _ in ways}
     lost = dict.fromkeys(took, 0)
     for number in range(rounds):
         for way, side in ways if number % 2 else ways[::-1]:
             for _ in range(BLOCK):
                 time.sleep(PAUSE_S)
-                ms = side.one(way)
+                ms = side.one(way.removesuffix(SLOWLY))
                 if ms is None:
                     lost[way] += 1
                 else:
@@ -96,11 +108,21 @@ def latency(ours: Coordd, peer: Peer, faster: float, rounds: int) -> list[Figure
         ),
         Figure(
             SECTION,
-            f"N = {ours.count}: the same for `run trigger`, which records the run first",
+            f"N = {ours.count}: the same for `run trigger`, which records the run too",
             p50["Celery"] / p50["trigger"],
             "x",
             detail=f"p50 {p50['trigger']:.2f} ms; without an action {lost['trigger']} of {asked}",
         ),
+        *[
+            Figure(
+                SECTION,
+                f"N = {ours.count}: {what}, with fast_path = false",
+                p50["Celery"] / p50[f"{what}{SLOWLY}"],
+                "x",
+                detail=f"p50 {p50[f'{what}{SLOWLY}']:.2f} ms",
+            )
+            for what in (("elect", "trigger") if slow is not None else ())
+        ],
     ]
 
 

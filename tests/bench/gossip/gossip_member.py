@@ -3,7 +3,8 @@
 It reads commands as JSON lines from stdin. It sends each event as one datagram, as the peer's worker does:
 {"k": kind, "w": node, "t": CLOCK_MONOTONIC in ns, …}. A granted run ends when the command "finish" comes.
 
-usage: gossip_member.py '{"index": 0, "count": 3, "bus": URL, "ledger": URL, "cluster": NAME, "socket": PATH}'
+usage: gossip_member.py '{"index": 0, "count": 3, "bus": URL, "ledger": URL, "cluster": NAME, "socket": PATH,
+"fast": true}'; "fast": claims cross no thread
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from bench.told import commands, driver_of, fresh_node
 from coordd.adapters import logs
 from coordd.adapters.bus.amqp_bus import AmqpBus
 from coordd.adapters.ledger.redis_ledger import RedisLedger
+from coordd.adapters.ledger.redis_loop import RedisLoopLedger
 from coordd.core.context import Settings
 from coordd.core.election import Election
 from coordd.core.jobs.job import Command, Job
 from coordd.core.ledger.runner_requests import Gate, Registration, Report
 from coordd.core.node.elections import Elections
 from coordd.core.ready import Launch, Now
+from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action
 from coordd.services.ledger import LedgerService
 
 LIMIT_S = 30.0
 JOB = "bench"
+ASKED_FOR = f"{JOB}#t"  # how the ids of triggers begin
 
 
 class Member:
@@ -45,8 +50,9 @@ class Member:
         self.node = fresh_node(self.name, spec["index"], settings)
         self.job = Job(name=JOB, launch=Command(("true",)), overlap="allow", placement="first", digest="bench")
         self.bus = AmqpBus([spec["bus"]], self.node.full_hostname, cluster=spec["cluster"])
+        kind = RedisLoopLedger if spec["fast"] else RedisLedger
         self.ledger = LedgerService(
-            lambda: RedisLedger(spec["ledger"], timeout_s=2.0, cluster=spec["cluster"], fresh=True), 2.0
+            lambda: kind(spec["ledger"], timeout_s=2.0, cluster=spec["cluster"], fresh=True), 2.0
         )
         self.driver = driver_of(self.node, self.bus, self.ledger, self._launch)
         settled = Elections._settled
@@ -56,6 +62,15 @@ class Member:
             self._decided(election)
 
         Elections._settled = watched  # type: ignore[assignment, method-assign]  # a process has one node
+        begun = Pursuits._new
+
+        def recorded(pursuits: Pursuits, action: Action, *more: Any) -> Pursuit:
+            pursuit = begun(pursuits, action, *more)
+            # All but those of ``do_trigger`` stand for scheduled runs: their claim makes the row.
+            pursuit.recorded = not action.run.startswith(ASKED_FOR)
+            return pursuit
+
+        Pursuits._new = recorded  # type: ignore[assignment, method-assign]  # a process has one node
         self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._out.connect(spec["socket"])
         self._over: list[Launch] = []
@@ -97,7 +112,7 @@ class Member:
         self.driver.pump()
 
     async def do_trigger(self, run: str) -> None:
-        """A trigger as `coordctl run trigger` makes it: record it in the ledger, then elect, then claim."""
+        """A trigger as `coordctl run trigger` makes it: record and elect, then claim."""
         of = Registration(run, JOB, "bench", self.job.policy(), time.time(), scheduled=False)
         self.driver.feed(self.node.trigger, of, 0)
 

@@ -169,7 +169,8 @@ class Coordd(Side):
     name = "coordd"
     settled = "decided"
 
-    def __init__(self, root: str, count: int, broker: str, ledger: str) -> None:
+    def __init__(self, root: str, count: int, broker: str, ledger: str, *, fast: bool = True) -> None:
+        """``fast``: claims cross no thread."""
         super().__init__(root, count)
         cluster = f"bench{uuid.uuid4().hex[:8]}"
         for index in range(count):
@@ -180,6 +181,7 @@ class Coordd(Side):
                 "ledger": ledger,
                 "cluster": cluster,
                 "socket": self.watcher.path,
+                "fast": fast,
             }
             self.spawn(f"{HERE}/gossip_member.py", json.dumps(spec), stdin=subprocess.PIPE)
         for process in self.processes:
@@ -226,14 +228,14 @@ class Coordd(Side):
         return self.processes[self._turn % self.count]
 
     def trigger(self, how: str = "elect") -> tuple[str, int]:
-        """``elect`` is an election about a run. ``trigger`` is `run trigger`, which first records the run."""
-        ident = f"bench#{uuid.uuid4().hex}"
+        """``elect`` is an election about a run. ``trigger`` is `run trigger`, which also records the run."""
+        ident = f"bench#{how[0]}{uuid.uuid4().hex}"
         began = time.monotonic_ns()
         self.tell(self._next(), how, run=ident)
         return ident, began
 
     def burst(self, count: int) -> tuple[Callable[[str], bool], int]:
-        prefix = uuid.uuid4().hex[:8] + "."
+        prefix = f"b{uuid.uuid4().hex[:8]}."
         began = time.monotonic_ns()
         self.tell(self._next(), "burst", prefix=prefix, count=count)
         return lambda ident: ident.startswith(f"bench#{prefix}"), began

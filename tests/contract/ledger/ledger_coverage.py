@@ -19,7 +19,7 @@ from coordd.ports import Ledger
 # An operation and the words of its answers. For a claim that ended or must wait, the reason follows the word.
 ANSWERS = {
     "register": "ok exists conflict early",
-    "claim": "granted early held lost differs outdated "
+    "claim": "granted early held lost differs outdated unrecorded "
     "finished:success finished:failure finished:revoked finished:rejected finished:missed finished:lost "
     "finished:settled limited:suspended limited:drained limited:overlap limited:queue",
     "gate": "ok early stale revoked",

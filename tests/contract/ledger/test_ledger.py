@@ -44,6 +44,19 @@ def test_a_trigger_is_dated_by_the_ledger_and_its_age_not_by_the_asking_nodes_cl
 # ---- claim
 
 
+def test_a_claim_that_knows_a_trigger_from_its_election_alone_makes_no_row(nodes: Nodes) -> None:
+    for _ in range(2):
+        assert nodes.claim(nodes.of(), opens=False).word == "unrecorded"
+        assert nodes.ledger.run(RUN) is None
+    assert nodes.claim(nodes.of(), 1, opens=False).word == "finished"
+    nodes.clock.step(1.0)
+    assert nodes.claim(nodes.of("sales@x", overlap="allow"), opens=False).word == "granted"
+
+    nodes.ask(Register(of=nodes.of(overlap="allow")))
+
+    assert nodes.claim(nodes.of(overlap="allow"), opens=False).word == "granted"
+
+
 def test_a_repeated_claim_gets_its_grant_again_only_with_the_definition_that_was_granted(nodes: Nodes) -> None:
     first = nodes.claim(nodes.of())
     again = nodes.claim(nodes.of(digest="d2", on_lost="hold"))

@@ -103,6 +103,7 @@ def test_who_cannot_take_it_looks_again_and_again() -> None:
     lone = Lone(job(), peers=("b.1",)).ready()
     lone.node.ctx.impaired = "the disk is full"
     hears_an_elect(lone)
+    lone.sweep(open_run("sales#1"))
 
     lone.wait(60.0)
     assert claims(lone) == []

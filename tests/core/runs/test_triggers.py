@@ -7,16 +7,93 @@ from support.small_cluster import Cluster, Lone, asked_for, job
 
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Register
-from coordd.core.ledger.words import CONFLICT, EXISTS, OK, UNAVAILABLE
+from coordd.core.ledger.words import CONFLICT, EXISTS, FINISHED, NEW_RULES, OK, RULES_SPOKEN, UNAVAILABLE, UNRECORDED
 from coordd.core.runs import triggers
-from coordd.core.wire.events import Event, event_type
+from coordd.core.wire.events import Candidacy, Event, WorkerElectAck, WorkerHeartbeat, event_type
 
 
 def types(events: list[Event]) -> list[str]:
     return [event_type(event) for event in events]
 
 
-def test_a_trigger_is_answered_when_the_ledger_has_it_and_before_the_election() -> None:
+def with_peer(rules: int = RULES_SPOKEN) -> Lone:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", WorkerHeartbeat(state="ready", rules=rules))
+    lone.said.clear()
+    return lone
+
+
+def peer_stands(lone: Lone) -> None:
+    """The peer's statement: this node's is the lower one."""
+    lone.hear("b.1", WorkerElectAck(id="sales#1/0", candidacy=Candidacy(0, 10**6, "b.1"), acks="a.1"))
+
+
+def test_record_and_election_begin_together_and_the_claim_makes_no_row() -> None:
+    lone = with_peer()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    assert (types(lone.said), lone.replies, len(lone.questions("register"))) == (["worker-elect"], [], 1)
+
+    peer_stands(lone)
+    (claim,) = lone.waiting(Claim)
+    assert not claim.opens
+
+    lone.answer("register", Answer(OK, state="pending"))
+    assert [(reply.id, reply.result["durable"]) for reply in lone.replies] == [(3, "ledger")]
+    assert types(lone.said) == ["worker-elect", "task-sent"]
+
+
+def test_a_claim_that_was_quicker_than_the_record_is_asked_again_soon() -> None:
+    lone = with_peer()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    peer_stands(lone)
+
+    for pause_s in (0.05, 0.1, 0.2):  # as long as the run has been pursued already
+        lone.answer("claim", Answer(UNRECORDED))
+        assert lone.waiting(Claim) == []
+        lone.wait(pause_s)
+    lone.answer("register", Answer(OK, state="pending"))
+    lone.answer("claim", Answer(UNRECORDED))
+    lone.wait(1.0)
+
+    assert [claim.opens for claim in lone.waiting(Claim)] == [True]
+
+
+def test_the_wait_for_a_record_is_bounded() -> None:
+    lone = with_peer()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    peer_stands(lone)
+    asked = 0
+    while lone.node.pursuits.pursuits and asked < 100:
+        if lone.waiting(Claim):
+            asked += 1
+            lone.answer("claim", Answer(UNRECORDED))
+        lone.pass_time(0.005)
+        lone.wait(0.0)
+
+    assert 5 < asked < 20  # the pauses double
+    assert lone.node.pursuits.epitaphs == {}  # a sweep that shows the row begins again
+
+
+def test_beside_a_member_of_an_older_version_the_record_comes_first() -> None:
+    lone = with_peer(rules=NEW_RULES)
+
+    lone.do(lone.node.trigger, asked_for(), 3)
+
+    assert (lone.said, len(lone.questions("register"))) == ([], 1)
+
+
+def test_while_the_ledger_does_not_answer_nothing_is_proposed() -> None:
+    lone = with_peer()
+    lone.do(lone.node.trigger, asked_for("sales#1"), 3)
+    lone.answer("register", Answer(UNAVAILABLE))
+    lone.said.clear()
+
+    lone.do(lone.node.trigger, asked_for("sales#2"), 4)
+
+    assert lone.said == []
+
+
+def test_a_trigger_is_answered_when_the_ledger_has_it() -> None:
     lone = Lone(job(), peers=("b.1",)).ready()
     lone.do(lone.node.trigger, asked_for(), 3)
     assert (lone.replies, lone.said) == ([], [])
@@ -120,7 +197,9 @@ def test_the_ledgers_conflict_is_the_callers_error() -> None:
 
     assert [reply.kind for reply in lone.replies] == ["conflict"]
     assert ready.requests_done == []  # nothing of it is on the disk
-    assert lone.questions("claim") == []
+    assert [claim.opens for claim in lone.waiting(Claim)] == [False]
+    lone.answer("claim", Answer(FINISHED, state="success"))
+    assert lone.node.pursuits.pursuits == {}
 
 
 def test_a_trigger_that_exists_is_the_same_run() -> None:
@@ -130,7 +209,8 @@ def test_a_trigger_that_exists_is_the_same_run() -> None:
     lone.answer("register", Answer(EXISTS, state="success"))
 
     assert [(reply.kind, reply.result["state"]) for reply in lone.replies] == [("", "success")]
-    assert (lone.said, lone.node.pursuits.pursuits) == ([], {})
+    lone.answer("claim", Answer(FINISHED, state="success"))
+    assert (types(lone.said), lone.node.pursuits.pursuits) == (["worker-elect"], {})
 
 
 def test_two_nodes_asked_for_the_same_id_at_once_make_one_run() -> None:

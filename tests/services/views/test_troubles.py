@@ -71,7 +71,7 @@ def test_a_row_that_cannot_be_believed_is_passed_over() -> None:
 
 def test_a_run_that_waits_its_turn_is_not_late() -> None:
     looks = Looks()
-    pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), NOTHING_SETTLED)
+    pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), NOTHING_SETTLED, Now(0.0, 0.0))
     pursuit.limited = True
     assert not looks.at(LATE_RUN_S + 1, row("pending")).late
 

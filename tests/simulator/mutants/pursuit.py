@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import UNAVAILABLE
 from coordd.core.runs.leftovers import Leftovers
 from coordd.core.runs.pursued import CLAIMING, OWNED
@@ -88,7 +89,31 @@ def _nobody_settles() -> Iterator[None]:
         yield
 
 
+@instead(Claim, "__init__")
+def _an_election_is_enough(real: Any, self: Claim, **fields: Any) -> None:
+    real(self, **{**fields, "opens": True})
+
+
+@contextlib.contextmanager
+def _nothing_was_refused() -> Iterator[None]:
+    with mock.patch.object(Pursuits, "_was_refused", lambda self, pursuit, now: False):
+        yield
+
+
 MUTANTS = (
+    Mutant(
+        "an election makes a run",
+        "§5: a claim by a node that knows a trigger only from its election makes no row",
+        "S8",
+        _an_election_is_enough,
+    ),
+    Mutant(
+        "a proposal is pursued for ever",
+        "§5: the wait for the record of a trigger is bounded",
+        "S8",
+        _nothing_was_refused,
+        ("ledger_cut", "disk_full", "crash"),
+    ),
     Mutant(
         "claim once",
         "§5.5: pursued until the ledger answers that it is over",

@@ -10,6 +10,7 @@ from simulator.judging.policies.broken import Broken
 from simulator.judging.policies.elsewhere import Elsewhere
 from simulator.judging.policies.joined import Joined
 from simulator.judging.policies.pauses import Pauses
+from simulator.judging.policies.proposals import Proposals
 from simulator.judging.policies.queues import Queues
 from simulator.judging.policies.skips import Skips
 
@@ -33,7 +34,7 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    begun = (kind(world) for kind in (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Joined))
+    begun = (kind(world) for kind in (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined))
     return world.holds, *begun, world.told
 
 
@@ -62,7 +63,7 @@ def decided(world: World, election: Election) -> None:
 def ended(world: World) -> None:
     """The world is over."""
     for watch in world.watches:
-        if isinstance(watch, Broken | Joined):
+        if isinstance(watch, Broken | Proposals | Joined):
             watch.end()
 
 

@@ -26,6 +26,7 @@ local OK = 'ok'
 local OUTDATED = 'outdated'
 local RECOVERING = 'recovering'
 local STALE = 'stale'
+local UNRECORDED = 'unrecorded'
 local SETTLED = 'settled'
 local STATES = {
   failure = true, lost = true, missed = true, pending = true, received = true, rejected = true, retry = true,
@@ -71,6 +72,11 @@ local LIMIT = {
   POOL = 'pool/', RETRY_S = 1, DROPPED_MAX = 100, QUEUE_MAX = 100, JITTER_MAX = 1000,
   KINDS = { ['slots:'] = true, ['rate:'] = true, ['queue='] = true, ['jitter='] = true, ['breaker='] = true },
 }
+-- Fire times without a row, missed runs (core/ledger/fires.py); one table for the same reason.
+local FIRES = {
+  STRETCHES_MAX = 100, SUSPENDED = 'suspended', REDEFINED = 'changed',
+  HELD_BY_SUSPENSION = '; its job is suspended', HELD_BY_OTHERS = '; it waited for ',
+}
 -- Backfill (core/ledger/backfill); one table for the same reason.
 local BACKFILL = {
   KEY = 'backfill:', BY = 'backfill ', RUNNING = 'running', DONE = 'done', STOPPED = 'stopped',
@@ -111,11 +117,6 @@ local POLICY_WORDS_MIN = 7  -- words of a policy that every row has
 local BACKOFF_MAX_S = 21600  -- seconds
 local BACKOFF_DOUBLINGS_MAX = 20  -- doublings of a delay
 local ACTIVATIONS_MAX = 50  -- definitions of a job that are remembered
-local STRETCHES_MAX = 100  -- stretches of a job that are remembered
-local SUSPENDED = 'suspended'  -- what became of fire times: the job was suspended
-local REDEFINED = 'changed'  -- what became of fire times: the definition changed
-local HELD_BY_SUSPENSION = '; its job is suspended'  -- in the reason of a missed run
-local HELD_BY_OTHERS = '; it waited for '  -- in the reason of a missed run
 local IDENTITY_AHEAD_S = 10  -- seconds
 local LATE_S = 10  -- seconds
 local BARRIER_AT = 32000000000  -- Unix seconds: the horizon that older versions read

@@ -14,7 +14,7 @@ end
 
 local function put_stretches(name, kept)
   local lines = {}
-  for i = math.max(1, #kept - STRETCHES_MAX + 1), #kept do
+  for i = math.max(1, #kept - FIRES.STRETCHES_MAX + 1), #kept do
     lines[#lines + 1] = exact(kept[i].after) .. ' ' .. exact(kept[i].upto) .. ' ' .. kept[i].decision
   end
   if lines[1] then
@@ -86,7 +86,7 @@ local function is_given_up(job, row, of, said)
   if string.sub(of.by, 1, #OF.OPENED) == OF.OPENED or string.sub(of.by, 1, #OF.ABSENT) == OF.ABSENT then return false end
   if of.scheduled ~= 1 or not is_overdue(row) or recovering_s() > 0 or not nothing_starts(job) then return false end
   if said then settle_up_to(job, said, due_at(row)) end
-  settle_to(job, due_at(row), SUSPENDED, -1, -1)
+  settle_to(job, due_at(row), FIRES.SUSPENDED, -1, -1)
   job.horizon = math.max(job.horizon, due_at(row))
   stand(job)
   return true
@@ -114,7 +114,7 @@ local function activate_now(name, digest, schedule, how, by, sequence, counts_fr
       if how ~= 'returned' and was_scheduled then begins = job.horizon end
     end
   end
-  if how ~= 'restored' and job.digest ~= '' and begins > job.counts_from then settle_to(job, begins, REDEFINED, -1, -1) end
+  if how ~= 'restored' and job.digest ~= '' and begins > job.counts_from then settle_to(job, begins, FIRES.REDEFINED, -1, -1) end
   local number = math.max(job.sequence, sequence) + 1
   job.activated_at, job.counts_from = now, begins
   -- A ledger that remembers no definition is told the older ones: a node whose file is not edited yet brings none of them.

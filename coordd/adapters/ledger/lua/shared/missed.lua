@@ -34,16 +34,16 @@ end
 
 local function was_held_up(row)
   local sound, job = pcall(get_job, row.job)  -- the run ends, also if the row of its job is bad
-  if sound and job and nothing_starts(job) then return HELD_BY_SUSPENSION end
+  if sound and job and nothing_starts(job) then return FIRES.HELD_BY_SUSPENSION end
   local overlap = unpack_policy(row.policy).overlap
   if row.attempt == 0 and overlap ~= 'allow' then
     for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
       local other = run ~= row.run and get_run(run)
-      if other and (overlap == 'queue' or overlap == 'replace' or BACKFILL.opened(other)) then return HELD_BY_OTHERS .. run end
+      if other and (overlap == 'queue' or overlap == 'replace' or BACKFILL.opened(other)) then return FIRES.HELD_BY_OTHERS .. run end
     end
   end
   local why = stopped_by(row, unpack_policy(row.policy).limits or '')
-  return why and HELD_BY_OTHERS .. why or ''
+  return why and FIRES.HELD_BY_OTHERS .. why or ''
 end
 
 -- ``digest`` is the definition of the node that says so.
