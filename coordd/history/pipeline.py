@@ -9,6 +9,7 @@ rows here.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import NamedTuple
@@ -101,15 +102,18 @@ def touch(tables: Tables, fresh: DataFrame) -> None:
     """Compute again what the fresh events are about, from all their events."""
     runs = fresh.where(F.col("uuid").isNotNull()).select("uuid").distinct()
     names = fresh.where(F.col("run").isNotNull()).select("run").distinct()
-    with kept(*([runs, names] if tables.before("runs") is not None else [])):
+    first = tables.before("runs") is None  # then all runs are touched
+    with kept(*([] if first else [runs, names])):
         everything = of_runs(tables, fresh, runs)
         tables.replace("runs", transforms.runs(everything), runs, "uuid")
         granted = transforms.granted(everything)
         with kept(granted):
             tables.replace("attempts", transforms.attempts(granted), names, "run")
             tables.replace("grants", transforms.grants(granted), names, "run")
-        touched_runs = tables.after("runs").join(names, "run", "left_semi")
-        launches = tables.after("attempts").join(names, "run", "left_semi")
+        touched_runs, launches = tables.after("runs"), tables.after("attempts")
+        if not first:
+            touched_runs = touched_runs.join(names, "run", "left_semi")
+            launches = launches.join(names, "run", "left_semi")
         tables.replace("fires", cluster.fires(touched_runs, launches), names, "run")
     lives = fresh.select("hostname", "incarnation").distinct()
     nodes = cluster.nodes(fresh)
@@ -165,8 +169,17 @@ def elections(tables: Tables, fresh: DataFrame) -> None:
 
 def corrupt(tables: Tables, picture: Picture) -> None:
     """The rejected lines of this picture. Those of a segment that is read again (an open one, a URI) are replaced."""
-    spark = tables.spark
-    bad = tables.read_bad()
-    rows = transforms.corrupt(bad, transforms.lines(spark, picture.paths), picture.below)
-    again = spark.createDataFrame([(source,) for source in picture.replaced], "source string")
+    if not tables.has_bad():
+        rows = tables.nothing("corrupt")
+        if tables.before("corrupt") is None:
+            tables.complete("corrupt")
+            return
+    else:
+        rows = transforms.corrupt(tables.read_bad(), transforms.lines(tables.spark, picture.paths), picture.below)
+    again = listed(tables.spark, picture.replaced, "source")
     tables.replace("corrupt", rows, again.union(rows.select("source")).distinct(), "source")
+
+
+def listed(spark: SparkSession, values: list[str], name: str) -> DataFrame:
+    """One column of texts. (To take Python's rows, Spark would start a Python.)"""
+    return spark.range(1).select(F.explode(F.from_json(F.lit(json.dumps(values)), "array<string>")).alias(name))

@@ -53,6 +53,10 @@ class Tables:
         """The rejected lines of the same segments, in borrowed columns (see ``transforms.checked``)."""
         return self._read_fresh("corrupt").withColumn("kind", F.lit("corrupt"))
 
+    def has_bad(self) -> bool:
+        """Are there rejected lines?"""
+        return bool(self.dates(os.path.join(self.fresh, "kind=corrupt")))
+
     def _read_fresh(self, kind: str) -> DataFrame:
         path = os.path.join(self.fresh, f"kind={kind}")
         os.makedirs(path, exist_ok=True)
@@ -137,8 +141,13 @@ class Tables:
         path = os.path.join(self.new, name)
         if not self.dates(path):
             shutil.rmtree(path, ignore_errors=True)
-            nothing = self.spark.createDataFrame([], ddl(TABLES[name])).coalesce(1)
-            nothing.write.parquet(f"file://{path}/{EMPTY}")
+            self.nothing(name).drop("date").write.parquet(f"file://{path}/{EMPTY}")
+
+    def nothing(self, name: str) -> DataFrame:
+        """The table without rows. (To make it of Python's rows, Spark would start a Python.)"""
+        kinds = {**TABLES[name], "date": "date"}
+        columns = [F.lit(None).cast(kind).alias(column) for column, kind in kinds.items()]
+        return self.spark.range(0, numPartitions=1).select(*columns)
 
     def forget(self, keep_days: int, today: str) -> None:
         """Retention: remove what is older, in days before ``today`` (YYYY-MM-DD)."""
