@@ -49,14 +49,12 @@ YIELD_TO_OTHERS_S = 5.0
 # All such bounds, the longest first. None: this node asks for that run, and an answer will come.
 BOUNDS_S = (float("inf"), YIELD_TO_OTHERS_S, YIELD_S)
 
-# If a slot was free and a run that only other nodes can take did not take it, nobody here waits for that run again
-# within this time (seconds).
+# A run that only other nodes can take did not take a free slot: until then (seconds) nobody here waits for it again.
 ABSENT_S = 60.0
 
 # Why a node leaves a run to the others, and what such a run waits for.
 NO_BUDGET = "no budget"
 BUDGET = "budget"
-
 
 # Why a node waits although its turn has come.
 FAILED_HERE = "the attempt before failed here: the other nodes go first"
@@ -86,6 +84,7 @@ class Pursuit:
         "phase",
         "rank",
         "recorded",
+        "redefined",
         "row_at",
         "settled",
         "slots",
@@ -112,6 +111,7 @@ class Pursuit:
         self.unanswered = False  # the last claim had no answer: it may have been granted all the same
         self.backoff_s = BACKOFF_MIN_S
         self.row_at = float("inf")  # since when we know that the ledger has a row for it
+        self.redefined = False  # its job was changed or removed while it had no row
         self.recorded = False  # the ledger itself has said so, even if it forgot it since
         self.slots = ""  # what it waits for, if the last answer was that no slot is free (Line)
         self.yielded_to = ""  # the run that went first when this one was last put off
@@ -198,9 +198,9 @@ class Phases:
         self._again(pursuit, in_s, "the ledger has no record of the trigger yet", now)
 
     def _was_refused(self, pursuit: Pursuit, now: Now) -> bool:
-        """True if it is a triggered run of which the ledger has shown no row, not even in two sweeps."""
+        """True if the ledger shows no row of a triggered run, not even in two sweeps, or of a redefined fire time."""
         if pursuit.recorded or pursuit.action.scheduled or pursuit.unanswered:
-            return False
+            return pursuit.redefined and pursuit.row_at == float("inf")
         settings = self._ctx.settings
         return now.mono >= pursuit.begun_at + 2 * (settings.ledger_timeout_s + settings.renew_interval_s)
 

@@ -86,7 +86,8 @@ class Pursuits(Line):
         """Pursue a run: open its election (or join it)."""
         pursuit = self.pursuits.get(action.run)
         # A peer may have opened it first, under a definition that does not count any more: then nobody could claim it.
-        if pursuit is None or (pursuit.action.digest != action.digest and pursuit.row_at == float("inf")):
+        otherwise = pursuit is not None and (pursuit.redefined or pursuit.action.digest != action.digest)
+        if pursuit is None or (otherwise and pursuit.row_at == float("inf")):
             pursuit = self._new(action, settled, now)
             self._elect(pursuit, now)
         if in_ledger:
@@ -209,8 +210,10 @@ class Pursuits(Line):
         """A job was changed or removed: drop its runs that have no row; its schedule opens them again."""
         for run, pursuit in list(self.pursuits.items()):
             unrecorded = pursuit.action.scheduled and pursuit.row_at == float("inf")
-            if pursuit.action.job == job and unrecorded and pursuit.phase not in (CLAIMING, OWNED):
-                del self.pursuits[run]
+            if pursuit.action.job == job and unrecorded:
+                pursuit.redefined = True  # a claim under way is not repeated
+                if pursuit.phase not in (CLAIMING, OWNED):
+                    del self.pursuits[run]
 
     # ---- the ledger
 

@@ -19,6 +19,7 @@ from coordd.core.ledger.words import (
     MISSED,
     OK,
     PENDING,
+    RECOVERING,
     RETRY,
     RHO,
     SETTLED,
@@ -112,6 +113,21 @@ def test_a_grant_whose_job_was_removed_meanwhile_is_given_back_and_not_launched(
     assert lone.node.pursuits.running == {}
     why = "given back: the definition was changed or removed while it was claimed"
     assert lone.requests(Report) == [Report(grant=grant_of(RUN, 0, 7, claim.nonce), state=RETRY, reason=why)]
+
+
+@pytest.mark.parametrize("word", [UNAVAILABLE, RECOVERING])
+def test_a_claim_of_a_fire_time_is_not_repeated_if_its_job_was_removed_meanwhile(word: str) -> None:
+    """The job may come back later, and then counts from its return."""
+    lone = Lone(job(every_s=60.0)).ready()
+    lone.wait(60.0)
+    (run,) = lone.node.pursuits.pursuits
+    lone.do(lone.node.set_jobs, {})
+
+    lone.answer("claim", Answer(word))
+    lone.wait(BACKOFF_MAX_S)
+
+    assert lone.node.pursuits.pursuits == {}
+    assert len(claims(lone, run)) == 1
 
 
 @pytest.mark.parametrize("claimed_again", [False, True])
