@@ -454,7 +454,7 @@ class Line(Phases):
             return 0.0
         if other.phase == WAITING:
             return YIELD_TO_OTHERS_S
-        if other.limited or other.slots not in ("", BUDGET):  # it does not wait for the budget any more
+        if other.slots != BUDGET and (other.limited or other.slots):  # no budget was short since that answer
             return float("inf") if other.slots == f"pool {pool}" else 0.0
         soon = other.phase != DUE or other.at <= now.mono + YIELD_S  # otherwise it is not due, or the ledger is away
         return YIELD_S if soon else 0.0

@@ -348,6 +348,27 @@ def test_the_budget_goes_to_the_first_that_waits_for_it() -> None:
     assert claims(lone) == ["high#1"]
 
 
+def test_a_run_that_waited_for_a_slot_and_then_for_the_budget_still_goes_first() -> None:
+    """Budget for both becomes free at once. Of two claims of one instant the second may reach the ledger first."""
+    lone = Lone(LOW, HIGH, job("runs"), settings=structs.replace(SETTINGS, budget_client=1)).ready()
+    trigger(lone, HIGH)
+    lone.answer("claim", FULL)
+    trigger(lone, job("runs"))
+    grant(lone)
+    trigger(lone, LOW)
+    lone.wait(2.0)
+    high = lone.node.pursuits.pursuits["high#1"]
+    assert (high.phase, high.slots, claims(lone)) == ("waiting", "budget", [])
+
+    lone.node.ctx.budget = 3
+    lone.wait(SETTINGS.election_timeout_s)
+
+    assert claims(lone) == ["high#1"]
+    grant(lone)
+    lone.wait(YIELD_S)
+    assert claims(lone) == ["low#1"]
+
+
 def test_runs_that_wait_for_a_full_budget_look_at_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds may wait, and each looks every second: the node must not compare them all with each other."""
     plain = job("plain")
@@ -409,7 +430,7 @@ def standing(lone: Lone, pursuit: Pursuit) -> float:
             continue
         if other.phase == "waiting":
             bounds.append(YIELD_TO_OTHERS_S if gpu or not job.tags else 0.0)
-        elif other.limited or other.slots not in ("", "budget"):
+        elif other.slots != "budget" and (other.limited or other.slots):
             bounds.append(float("inf") if other.slots == "pool heavy" else 0.0)
         elif other.phase != "due" or other.at <= mono + YIELD_S:
             bounds.append(YIELD_S)
