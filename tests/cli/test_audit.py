@@ -34,6 +34,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "deadletter.replay": {"id": "j#9"}, "deadletter.discard": {"id": "j#9", "note": "seen"},
     "config.publish": {"files": {}}, "config.show": {}, "config.rollback": {},
     "pool.set": {"name": "heavy", "size": 1}, "pool.unset": {"name": "heavy"},
+    "publish": {"to": "warehouse", "body": "x"},
 }  # fmt: skip
 
 

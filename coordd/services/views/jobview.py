@@ -46,7 +46,8 @@ def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
         "trigger": [
             {"name": one.name, "kind": one.kind, "about": REDACTED if redacted else one.about} for one in job.triggers
         ],
-        "sinks": [{"to": shown(one.to), "on": one.on, "args": one.args} for one in job.sinks],
+        "sink": [{"to": shown(one.to), "on": one.on, "args": one.args} for one in job.sinks],
+        "chunk": (job.expand.chunk or None) if job.expand else None,
         "command" if isinstance(job.launch, Command) else "spark": REDACTED if redacted else launch,
     }
 
