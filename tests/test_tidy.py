@@ -104,10 +104,10 @@ LIBRARY_HOME = {
     "msgpack": ("cli/wire/reading.py", "adapters/triggers/documents.py"),
     "uvloop": ("adapters/bus/aio.py",),
     "aio_pika": (
+        "adapters/bus/amqp_connect.py",
         "adapters/bus/amqp_session.py",
         "adapters/mirror/",
         "adapters/triggers/",
-        "cli/wire/taps.py",
         "outcomes/brokers.py",
     ),
     "aiormq": ("adapters/bus/amqp_session.py",),

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import trio
-from aio_pika import DeliveryMode, ExchangeType, Message, connect
+from aio_pika import DeliveryMode, ExchangeType, Message
 
 from coordd.adapters.bus.aio import Aio, Crossing, open_aio
 from coordd.adapters.bus.amqp_bus import address
+from coordd.adapters.bus.amqp_connect import FAREWELL_S, connect, farewell
 from coordd.adapters.bus.brokered_bus import Where
 from coordd.core.redaction import redact_text
 
@@ -24,7 +25,6 @@ BYTES_MAX = 4 * 1024 * 1024
 ATTEMPT_S = 5.0
 SEND_S = 10.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 30.0
-FAREWELL_S = 1.0
 
 # Messages that are taken from the queue together; if the connection is lost meanwhile, they are lost with it.
 BATCH = 32
@@ -126,33 +126,24 @@ class AmqpMirror:
                 try:
                     await self._publish(connection, exchange)
                 finally:
-                    with contextlib.suppress(Exception):  # it is over, however it goes
-                        async with asyncio.timeout(FAREWELL_S):
-                            await connection.close()
+                    await farewell(connection)
                 break
             await asyncio.sleep(pause_s)
             pause_s = min(PAUSE_MAX_S, 2 * pause_s)
 
     async def _open(self, url: str, where: Where) -> tuple[Any, Any]:
-        context = self._tls(url)
         connection = await connect(
-            host=where.host,
-            port=where.port,
-            login=where.user,
+            where=where,
             password=self._password() or where.password,
-            virtualhost=where.space,
-            ssl=context is not None,
-            ssl_context=context,
-            client_properties={"connection_name": f"coordd mirror {self._hostname}"},
+            tls=self._tls(url),
+            name=f"coordd mirror {self._hostname}",
         )
         try:
             channel = await connection.channel(publisher_confirms=False)
             # As Celery declares its own, so the order of Celery and nodes does not matter.
             return connection, await channel.declare_exchange(self.exchange, ExchangeType.TOPIC, durable=True)
         except BaseException:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL_S):
-                    await connection.close()
+            await farewell(connection)
             raise
 
     async def _publish(self, connection: Any, exchange: Any) -> None:

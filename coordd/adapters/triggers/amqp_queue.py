@@ -14,11 +14,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from aio_pika import DeliveryMode, Message, connect
+from aio_pika import DeliveryMode, Message
 from aio_pika.exceptions import ChannelNotFoundEntity
 
 from coordd.adapters.bus.aio import Aio
 from coordd.adapters.bus.amqp_bus import address
+from coordd.adapters.bus.amqp_connect import connect, farewell
 from coordd.adapters.triggers import documents
 from coordd.core.redaction import redact_text
 from coordd.core.triggers.messages import Batch, Dead, Message as Found
@@ -26,9 +27,8 @@ from coordd.errors import CoorddError, UnavailableError
 
 T = TypeVar("T")
 
-# Timeouts (seconds) of one call, and of a farewell; and how long one read fetches.
+# The timeout (seconds) of one call, and how long one read fetches.
 TIMEOUT_S = 15.0
-FAREWELL_S = 1.0
 FETCH_S = 3.0
 
 # After twice this silence (seconds) the broker gives the messages to another node.
@@ -128,17 +128,12 @@ class AmqpQueue:
         if self._connection is not None and not self._connection.is_closed and not self._channel.is_closed:
             return
         await self._drop()
-        context = self._tls()
         self._connection = await connect(
-            host=self._where.host,
-            port=self._where.port,
-            login=self._where.user,
+            where=self._where,
             password=self._password() or self._where.password,
-            virtualhost=self._where.space,
-            ssl=context is not None,
-            ssl_context=context,
-            heartbeat=HEARTBEAT_S,
-            client_properties={"connection_name": self._name},
+            tls=self._tls(),
+            name=self._name,
+            heartbeat_s=HEARTBEAT_S,
         )
         self._number += 1
         self._channel = await self._connection.channel(publisher_confirms=True)
@@ -149,9 +144,7 @@ class AmqpQueue:
         connection, self._connection = self._connection, None
         self._held.clear()
         if connection is not None:
-            with contextlib.suppress(Exception):  # it is over, however it goes
-                async with asyncio.timeout(FAREWELL_S):
-                    await connection.close()
+            await farewell(connection)
 
     async def _read(self, most: int) -> Batch:
         behind = (await self._channel.declare_queue(self._queue_name, passive=True)).declaration_result.message_count

@@ -115,18 +115,13 @@ class AmqpTap:
             raise UnavailableError(self._why(where, exc)) from exc
 
     async def _open(self, cluster: ClusterConfig, url: str, where: Where) -> None:
-        import aio_pika
+        from coordd.adapters.bus.amqp_connect import connect
 
-        context = secrets.tls_of(url, cluster)
-        self._connection = await aio_pika.connect(
-            host=where.host,
-            port=where.port,
-            login=where.user,
+        self._connection = await connect(
+            where=where,
             password=secrets.bus_password(cluster) or where.password,
-            virtualhost=where.space,
-            ssl=context is not None,
-            ssl_context=context,
-            client_properties={"connection_name": "coordctl wire"},
+            tls=secrets.tls_of(url, cluster),
+            name="coordctl wire",
         )
         channel = await self._connection.channel(publisher_confirms=False)
         exchange = await channel.get_exchange(self._exchange)  # it must be there: a look makes none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -156,6 +157,17 @@ def test_a_broker_that_refuses_or_lacks_the_queue_is_named_without_the_password(
     monkeypatch.setattr(module, "TIMEOUT_S", 5.0)
     with pytest.raises(UnavailableError, match="RabbitMQ at "):
         with_queue(f"amqp://127.0.0.1:{servers.free_port()}", lambda queue: queue.read(1))
+
+
+def test_a_connection_that_could_not_be_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it makes a loop in the thread in which it is collected."""
+    gc.collect()  # those of the tests before
+    closed: list[bool] = []
+    monkeypatch.setattr(aio_pika.Connection, "__del__", lambda self: closed.append(self.is_closed))
+    with pytest.raises(UnavailableError, match="RabbitMQ at "):
+        with_queue(f"amqp://127.0.0.1:{servers.free_port()}", lambda queue: queue.read(1))
+    gc.collect()
+    assert closed == [True]
 
 
 def _renamed(queue: AmqpQueue) -> AmqpQueue:
