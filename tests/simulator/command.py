@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import json
 import multiprocessing
 import statistics
@@ -30,7 +31,7 @@ import simulator
 from simulator import mutants, shrink
 from simulator.judging import excuses
 from simulator.mutants.mutant import Mutant
-from simulator.plan import draw
+from simulator.plan import Plan, draw
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 25
@@ -324,16 +325,26 @@ def break_rules(console: Console, only: str) -> int:
 
 
 def notice(number: int) -> tuple[int, int, str]:
-    """(mutant, the number of seeds that were needed, the verdict; "" when no seed noticed it)."""
-    seed, said = next(find(mutants.MUTANTS[number], MUTANT_SEEDS_MAX), (MUTANT_SEEDS_MAX - 1, ""))
-    return number, seed + 1, said
+    """(mutant, the number of worlds that were needed, the verdict; "" when no world noticed it)."""
+    at, said = next(find(mutants.MUTANTS[number], MUTANT_SEEDS_MAX), (MUTANT_SEEDS_MAX - 1, ""))
+    return number, at + 1, said
 
 
 def find(mutant: Mutant, most: int) -> Iterator[tuple[int, str]]:
-    """The seeds that notice a mutant, with their verdicts, in order."""
+    """Which of a mutant's worlds notice it (0: the first), with their verdicts, in order."""
     with mutant.patch():
-        for seed in mutant.seeds or range(most):
+        for at, plan in enumerate(itertools.islice(worlds(mutant), most)):
             try:
-                simulator.run(seed, faults=mutant.faults, forgets=None if mutant.seeds else mutant.forgets)
+                simulator.live(plan)
             except simulator.Violation as exc:
-                yield seed, str(exc)
+                yield at, str(exc)
+
+
+def worlds(mutant: Mutant) -> Iterator[Plan]:
+    """All seeds; or one world and its neighbours."""
+    if mutant.near is None:
+        yield from (draw(seed, mutant.faults, mutant.forgets) for seed in itertools.count())
+        return
+    whole = draw(mutant.near)
+    yield whole
+    yield from (draw(mutant.near, without=frozenset((part,))) for part in whole.labels())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -11,6 +13,7 @@ from coordd.core.ledger.requests import Prune
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import OK
 from coordd.core.node.definitions import Definitions
+from coordd.core.runs.pursuit import Pursuits
 from simulator.mutants.mutant import Mutant, instead
 
 
@@ -23,7 +26,7 @@ def _retention_forgets_the_horizon(_real: Any, _rules: Rules, store: Any, said: 
 
 
 @instead(Rules, "_job")
-def _a_new_job_starts_at_the_epoch(real: Any, self: Rules, store: Any, name: str, *rest: Any) -> Any:
+def _a_horizon_at_the_epoch(real: Any, self: Rules, store: Any, name: str, *rest: Any) -> Any:
     new = store.job(name) is None
     row = real(self, store, name, *rest)
     if new:
@@ -37,6 +40,13 @@ def _a_new_schedule_counts_from_before(_: Any, self: Rules, store: Any, job: Any
     return float(job.horizon)
 
 
+@contextlib.contextmanager
+def _a_new_job_starts_at_the_epoch() -> Iterator[None]:
+    """Since definitions count from their activation, that is a second guard: alone, the first one changes nothing."""
+    with _a_horizon_at_the_epoch(), _a_new_schedule_counts_from_before():
+        yield
+
+
 @instead(Rules, "_was_to_count_from")
 def _an_activation_is_not_recorded(_: Any, _self: Rules, _store: Any, _job: Any) -> float:
     return 0.0
@@ -45,6 +55,12 @@ def _an_activation_is_not_recorded(_: Any, _self: Rules, _store: Any, _job: Any)
 @instead(Context, "definition")
 def _a_reload_changes_what_is_launched(_real: Any, self: Context, job: str, _digest: str) -> Any:
     return self.jobs.get(job)
+
+
+@instead(Pursuits, "_was_refused")
+def _a_claim_is_repeated_after_its_job_was_removed(real: Any, self: Pursuits, pursuit: Any, now: Any) -> bool:
+    pursuit.redefined = False
+    return bool(real(self, pursuit, now))
 
 
 MUTANTS = (
@@ -91,17 +107,24 @@ MUTANTS = (
         ("ledger_far_step", "step", "crash"),
     ),
     Mutant(
+        "a claim without an answer is repeated after its job was removed",
+        "§6 Definitions: a job that returns counts from its return",
+        "N",
+        _a_claim_is_repeated_after_its_job_was_removed,
+        ("remove", "ledger_down"),
+    ),
+    Mutant(
         "what returns was never away",
         "§6 Definitions: a job that returns counts from its return",
         "N",
         lambda: mock.patch.object(Definitions, "_look", lambda *_: None),
-        ("remove", "ledger_down"),
+        ("remove", "crash"),
     ),
     Mutant(
         "who brought a job back is not looked at",
         "§6 Definitions: what has begun to count since a job was removed here counts from then",
         "L",
         lambda: mock.patch.object(Definitions, "_look_who_brought_it", lambda *_: None),
-        seeds=(8007778,),
+        near=8007778,
     ),
 )

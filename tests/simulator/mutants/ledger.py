@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant("a terminal state is left", "§9 S5", "S5", _terminal_states_are_left),
     Mutant("a replay is the same attempt again", "§6 replay: the next number", "S1", _the_same_attempt_again, None),
-    Mutant("the gate opens early", "§6 gate: not before the fire time", "E", _the_gate_knows_no_time),
+    Mutant("the gate opens early", "§6 gate: not before the fire time", "E TP", _the_gate_knows_no_time),
     Mutant(
         "the gate opens for a cancelled run",
         "§6 gate: to be cancelled: revoked",

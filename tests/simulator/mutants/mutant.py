@@ -21,7 +21,9 @@ class Mutant:
     patch: Patch
     faults: tuple[str, ...] | None = None
     forgets: bool = False  # only worlds whose ledger loses acknowledged writes
-    seeds: tuple[int, ...] = ()  # of a rule that hardly any world needs: the worlds that do
+    # Of a rule that hardly any world needs: a world that does, as it is and without one part of its plan each. When a
+    # change of the product moves what happens in it, one of its neighbours still needs the rule.
+    near: int | None = None
 
 
 def instead(owner: object, name: str) -> Callable[[Callable[..., Any]], Patch]:

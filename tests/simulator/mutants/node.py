@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "a lost member loses its attempts",
         "§4: a member being lost never makes an attempt lost",
-        "C",
+        "C G",
         _a_lost_member_loses_its_attempts,
         ("bus_cut", "loss"),
     ),

@@ -136,7 +136,7 @@ MUTANTS = (
         "§6: nothing newer is moved back",
         "S1 S2 H",
         lambda: mock.patch.object(Rules, "_is_older", _older),
-        None,
+        ("crash", "kill_runner", "lost_reply"),
         forgets=True,
     ),
     Mutant(

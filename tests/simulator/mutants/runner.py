@@ -37,13 +37,13 @@ MUTANTS = (
     Mutant(
         "the rest counts from the question",
         "§7: the rest until the fire time counts from the receipt",
-        "E",
+        "E TP",
         _the_rest_counts_from_the_question,
     ),
     Mutant(
         "an open gate is not waited behind",
         "§7: exec at the fire time, not at the gate",
-        "E",
+        "E TP",
         lambda: mock.patch.object(life, "exec_at", lambda received_at, _in_s: received_at),
     ),
     Mutant(
