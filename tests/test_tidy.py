@@ -111,7 +111,7 @@ LIBRARY_HOME = {
         "outcomes/brokers.py",
     ),
     "aiormq": ("adapters/bus/amqp_session.py",),
-    "yarl": ("adapters/bus/amqp_session.py",),
+    "yarl": ("adapters/bus/amqp_connect.py", "adapters/bus/amqp_session.py"),
     "pamqp": ("adapters/bus/amqp_frames.py",),
     "redis": (
         "adapters/bus/redis_bus.py",

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 import signal
 import sys
-from pathlib import Path
 
+from kills.command import conclude
 from rich.console import Console
 
 from arrivals.play import Plan, play
-
-TOP = Path(__file__).resolve().parents[2]
-SHOWN_MAX = 30
 
 
 def main() -> int:
@@ -31,15 +27,7 @@ def main() -> int:
     plan = Plan(chosen.seed, chosen.files, chosen.nodes, chosen.kill_every, chosen.backend)
     with console.status("starting") as status:
         verdict = play(plan, status.update)
-    output = TOP / "artifacts" / f"arrivals-{chosen.seed}.json"
-    output.parent.mkdir(exist_ok=True)
-    output.write_text(json.dumps({**plan._asdict(), **verdict._asdict()}, indent=1) + "\n")
-    for name, count in verdict.counts.items():
-        console.print(f"{name}: {count}", highlight=False)
-    for violation in verdict.violations[:SHOWN_MAX]:
-        console.print(f"[red]{violation}[/red]", highlight=False)
-    console.print(f"written to {output}; {len(verdict.violations)} violations", highlight=False)
-    return int(bool(verdict.violations))
+    return conclude(console, f"arrivals-{chosen.seed}", {**plan._asdict(), **verdict._asdict()})
 
 
 if __name__ == "__main__":

@@ -55,12 +55,20 @@ def main() -> int:
     with console.status("starting") as status:
         verdict, about = play(plan(**some), status.update)
     told = {"what": chosen.what, **about, "counts": verdict.counts, "violations": verdict.violations}
-    output = TOP / "artifacts" / f"kills-{chosen.what}-{chosen.seed}.json"
+    return conclude(console, f"kills-{chosen.what}-{chosen.seed}", told)
+
+
+def conclude(console: Console, name: str, told: dict[str, Any]) -> int:
+    """Write what a trial ``told`` to a file of that name, and show its ``counts`` and ``violations``. Returns the exit
+    code.
+    """
+    output = TOP / "artifacts" / f"{name}.json"
     output.parent.mkdir(exist_ok=True)
     output.write_text(json.dumps(told, indent=1) + "\n")
-    for name, count in verdict.counts.items():
-        console.print(f"{name}: {count}", highlight=False)
-    for violation in verdict.violations[:SHOWN_MAX]:
+    for word, count in told["counts"].items():
+        console.print(f"{word}: {count}", highlight=False)
+    violations = told["violations"]
+    for violation in violations[:SHOWN_MAX]:
         console.print(f"[red]{violation}[/red]", highlight=False)
-    console.print(f"written to {output}; {len(verdict.violations)} violations", highlight=False)
-    return int(bool(verdict.violations))
+    console.print(f"written to {output}; {len(violations)} violations", highlight=False)
+    return int(bool(violations))

@@ -12,6 +12,7 @@ import ssl
 from typing import Any
 
 from aio_pika.connection import Connection, make_url
+from yarl import URL
 
 from coordd.adapters.bus.brokered_bus import Where
 
@@ -19,11 +20,9 @@ from coordd.adapters.bus.brokered_bus import Where
 FAREWELL_S = 1.0
 
 
-async def connect(
-    *, where: Where, password: str, tls: ssl.SSLContext | None, name: str, heartbeat_s: int | None = None
-) -> Any:
-    """An open connection; ``name`` is for people. Raises what aio-pika raises, and leaves nothing open then."""
-    url = make_url(
+def url_of(where: Where, password: str, tls: ssl.SSLContext | None, name: str, heartbeat_s: int | None = None) -> URL:
+    """As aio-pika takes it; ``name``: of the connection, for people."""
+    return make_url(
         host=where.host,
         port=where.port,
         login=where.user,
@@ -31,8 +30,15 @@ async def connect(
         virtualhost=where.space,
         ssl=tls is not None,
         heartbeat=heartbeat_s,
+        name=name,
     )
-    connection = Connection(url, ssl_context=tls, client_properties={"connection_name": name})
+
+
+async def connect(
+    *, where: Where, password: str, tls: ssl.SSLContext | None, name: str, heartbeat_s: int | None = None
+) -> Any:
+    """An open connection; ``name`` is for people. Raises what aio-pika raises, and leaves nothing open then."""
+    connection = Connection(url_of(where, password, tls, name, heartbeat_s), ssl_context=tls)
     try:
         await connection.connect()
     except BaseException:

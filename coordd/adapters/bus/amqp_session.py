@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from aio_pika import Connection, ExchangeType
-from aio_pika.connection import make_url
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import (
     IncompatibleProtocolError,
@@ -20,6 +19,7 @@ from aiormq.exceptions import (
 )
 from yarl import URL
 
+from coordd.adapters.bus.amqp_connect import url_of
 from coordd.adapters.bus.amqp_frames import Publishing, Tap, Tapped, own_end
 from coordd.adapters.bus.brokered_bus import Listener, Outgoing, Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
@@ -126,16 +126,7 @@ class AmqpSession:
         where = self._where
         own = own_end(self._names.exchange, self._names.full_hostname)
         factory = _Transport(self, own, tls)
-        url = make_url(
-            host=where.host,
-            port=where.port,
-            login=where.user,
-            password=password,
-            virtualhost=where.space,
-            ssl=tls is not None,
-            heartbeat=self._heartbeat_s,
-            name=f"coordd {self._names.full_hostname}",
-        )
+        url = url_of(where, password, tls, f"coordd {self._names.full_hostname}", self._heartbeat_s)
         self._connection = _Connection(url, factory)
         try:
             await self._connection.connect()

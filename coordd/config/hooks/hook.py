@@ -101,23 +101,56 @@ class Hook(msgspec.Struct, frozen=True):
         say = {"argv": self.argv, "url": self.url, "call": self.call, "timeout_s": self.timeout_s}
         if self.namespace:
             say |= {"lineage": True, "token_file": self.token_file}
-        called = json.dumps(say)
-        return Job(
+        return call_job(
+            "coordd.services.hooks.call",
+            say,
             name=self.job_name,
             digest=self.digest,
-            launch=Command(
-                argv=(sys.executable, "-m", "coordd.services.hooks.call"),
-                env={CALL_VARIABLE: called.replace("{", "{{").replace("}", "}}"), EVENT_VARIABLE: f"{{{EVENT_PARAM}}}"},
-            ),
             description=f"{'[lineage]' if self.namespace else 'a hook'} of coordd.toml, called on {', '.join(self.on)}",
-            params={EVENT_PARAM: ""},
-            overlap="allow",
-            concurrency=Concurrency(max=AT_A_TIME),
-            start_within_s=WITHIN_S,
+            within_s=WITHIN_S,
             timeout_s=self.timeout_s + 30.0,  # the call ends itself before
             lease_s=lease_s,
             retry=Retry(attempts=TRIES, delay_s=DELAY_S, backoff="exponential"),
         )
+
+
+def call_job(
+    module: str,
+    call: Mapping[str, Any],
+    *,
+    name: str,
+    digest: str,
+    description: str,
+    within_s: float,
+    timeout_s: float,
+    lease_s: float,
+    retry: Retry,
+    owner: str = "",
+    pieces: tuple[str, ...] = (EVENT_PARAM,),
+) -> Job:
+    """The job whose runs run ``module`` with what it is to do, and with an event: the parameters ``pieces``, one after
+    the other.
+    """
+    return Job(
+        name=name,
+        digest=digest,
+        launch=Command(
+            argv=(sys.executable, "-m", module),
+            env={
+                CALL_VARIABLE: json.dumps(call).replace("{", "{{").replace("}", "}}"),
+                EVENT_VARIABLE: "".join([f"{{{piece}}}" for piece in pieces]),
+            },
+        ),
+        description=description,
+        owner=owner,
+        params=dict.fromkeys(pieces, ""),
+        overlap="allow",
+        concurrency=Concurrency(max=AT_A_TIME),
+        start_within_s=within_s,
+        timeout_s=timeout_s,
+        lease_s=lease_s,
+        retry=retry,
+    )
 
 
 def of_lineage(url: str, namespace: str, token_file: str) -> Hook:

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from coordd.config import values
-from coordd.config.hooks.hook import AT_A_TIME, CALL_VARIABLE, EVENT_PARAM, EVENT_VARIABLE, read_timeout
-from coordd.config.hooks.sink import ON_WEB, SCHEMES, TRIES_MAX, WAITS_S, read_address, read_delay, read_name, shown
-from coordd.core.jobs.job import HOOK, Command, Concurrency, Job, Retry
+from coordd.config.hooks.hook import EVENT_PARAM, call_job, read_timeout
+from coordd.config.hooks.sink import (
+    ON_WEB,
+    SCHEMES,
+    TRIES_MAX,
+    WAITS_S,
+    read_address,
+    read_delay,
+    read_named,
+    read_section,
+    shown,
+)  # fmt: skip
+from coordd.core.jobs.job import HOOK, Job, Retry
 from coordd.core.jobs.schedule import parse_duration
 
 # The jobs of publishers are named so.
@@ -63,21 +72,16 @@ class Publisher(msgspec.Struct, frozen=True):
         """Its job: each message is one triggered run of it."""
         said = msgspec.to_builtins(msgspec.structs.replace(self, name="", owner=""))
         timeout_s = parse_duration(self.timeout)
-        called = json.dumps(said | {"timeout_s": timeout_s})
-        pieces = "".join([f"{{{name}}}" for name in PIECES])
-        return Job(
+        call = said | {"timeout_s": timeout_s}
+        return call_job(
+            "coordd.outcomes.message",
+            call,
             name=PUBLISH + self.name,
-            digest="publish-" + hashlib.sha256(called.encode()).hexdigest()[:24],
-            launch=Command(
-                argv=(sys.executable, "-m", "coordd.outcomes.message"),
-                env={CALL_VARIABLE: called.replace("{", "{{").replace("}", "}}"), EVENT_VARIABLE: pieces},
-            ),
+            digest="publish-" + hashlib.sha256(json.dumps(call).encode()).hexdigest()[:24],
             description=f"messages of other processes to {self.about}",
             owner=self.owner,
-            params=dict.fromkeys(PIECES, ""),
-            overlap="allow",
-            concurrency=Concurrency(max=AT_A_TIME),
-            start_within_s=WAITS_S,
+            pieces=PIECES,
+            within_s=WAITS_S,
             timeout_s=2 * timeout_s + 30.0,  # the calls, and the fallback, end themselves before
             lease_s=lease_s,
             retry=Retry(
@@ -94,23 +98,13 @@ class Publisher(msgspec.Struct, frozen=True):
 
 def read_publishers(table: Any, report: Callable[[str, str], None]) -> tuple[Publisher, ...]:
     """The sections [publish.NAME]; each problem is reported with its setting."""
-    if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
-        report("publish", "expected [publish.NAME], a table for each destination")
-        return ()
-    if len(table) > PUBLISHERS_MAX:
-        report("publish", f"expected at most {PUBLISHERS_MAX} destinations, found {len(table)}")
-        return ()
-    read = [_read(str(name), one, report) for name, one in table.items()]
-    return tuple([one for one in read if one is not None])
+    hint = "a table for each destination"
+    return read_named("publish", table, report, read=_read, hint=hint, most=(PUBLISHERS_MAX, "destinations"))
 
 
-def _read(name: str, table: Mapping[str, Any], report: Callable[[str, str], None]) -> Publisher | None:
-    section, wrong = f"publish.{values.printable(name)[:60]}", []
-    try:
-        read_name(name)
-    except ValueError as exc:
-        wrong.append((section, str(exc)))
-    said = values.read_table(table, _SECTION, lambda key, message: wrong.append((f"{section}.{key}", message)))
+def _read(section: str, name: str, table: Mapping[str, Any], report: Callable[[str, str], None]) -> Publisher | None:
+    wrong: list[tuple[str, str]] = []
+    said = read_section(section, name, table, _SECTION, wrong)
     if "to" not in table:
         wrong.append((f"{section}.to", f"expected an address, or a list of them, found none: {SCHEMES['amqps'][0]}"))
     for setting, message in wrong:

@@ -7,21 +7,21 @@ back-off, and a dead letter when they are given up.
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
 from coordd.config import values
-from coordd.config.hooks.hook import AT_A_TIME, CALL_VARIABLE, EVENT_PARAM, EVENT_VARIABLE, SINK, Hook, read_timeout
-from coordd.core.jobs.job import Command, Concurrency, Job, Retry
+from coordd.config.hooks.hook import SINK, Hook, call_job, read_timeout
+from coordd.core.jobs.job import Job, Retry
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.ledger.words import FAILURE, SUCCESS, TERMINAL
 from coordd.core.redaction import HIDDEN, redact_text
+
+T = TypeVar("T")
 
 SINKS_MAX = 50
 JOB_SINKS_MAX = 20
@@ -84,28 +84,20 @@ class SinkHook(Hook, frozen=True):
 
     def job(self, lease_s: float) -> Job:
         """Its job: each end is one triggered run of it."""
-        called = json.dumps(
+        return call_job(
+            "coordd.outcomes",
             {
                 "to": self.to, "timeout_s": self.timeout_s, "password_file": self.password_file,
                 "token_file": self.token_file, "tls_ca": self.tls_ca,
-            }
-        )  # fmt: skip
-        return Job(
+            },
             name=self.job_name,
             digest=self.digest,
-            launch=Command(
-                argv=(sys.executable, "-m", "coordd.outcomes"),
-                env={CALL_VARIABLE: called.replace("{", "{{").replace("}", "}}"), EVENT_VARIABLE: f"{{{EVENT_PARAM}}}"},
-            ),
             description=f"a sink of outcomes: {shown(self.to)}",
-            params={EVENT_PARAM: ""},
-            overlap="allow",
-            concurrency=Concurrency(max=AT_A_TIME),
-            start_within_s=WAITS_S,
+            within_s=WAITS_S,
             timeout_s=self.timeout_s + 30.0,  # the call ends itself before
             lease_s=lease_s,
             retry=Retry(attempts=self.attempts, delay_s=parse_duration(self.delay), backoff="exponential"),
-        )
+        )  # fmt: skip
 
 
 def shown(to: str) -> str:
@@ -127,24 +119,39 @@ def events_of(on: str) -> tuple[str, ...]:
 
 def read_sinks(table: Any, report: Callable[[str, str], None]) -> tuple[SinkHook, ...]:
     """The sections [sink.NAME]; each problem is reported with its setting."""
+    hint = "a table for each sink; [[sink]] is for job files"
+    return read_named("sink", table, report, read=_read_section, hint=hint, most=(SINKS_MAX, "sinks"))
+
+
+def read_named(
+    section: str,
+    table: Any,
+    report: Callable[[str, str], None],
+    *,
+    read: Callable[[str, str, Mapping[str, Any], Callable[[str, str], None]], T | None],
+    hint: str,
+    most: tuple[int, str],
+) -> tuple[T, ...]:
+    """The sections [SECTION.NAME]. ``most``: their number, at most, and what they are. ``read`` gets the setting, the
+    name, the table and ``report``; None: it is wrong.
+    """
     if not isinstance(table, dict) or not all(isinstance(one, dict) for one in table.values()):
-        report("sink", "expected [sink.NAME], a table for each sink; [[sink]] is for job files")
+        report(section, f"expected [{section}.NAME], {hint}")
         return ()
-    if len(table) > SINKS_MAX:
-        report("sink", f"expected at most {SINKS_MAX} sinks, found {len(table)}")
+    if len(table) > most[0]:
+        report(section, f"expected at most {most[0]} {most[1]}, found {len(table)}")
         return ()
-    read = [_read_section(str(name), one, report) for name, one in table.items()]
-    return tuple([sink for sink in read if sink is not None])
+    found = [
+        read(f"{section}.{values.printable(str(name))[:60]}", str(name), one, report) for name, one in table.items()
+    ]
+    return tuple([one for one in found if one is not None])
 
 
-def _read_section(name: str, table: Mapping[str, Any], report: Callable[[str, str], None]) -> SinkHook | None:
-    section = f"sink.{values.printable(name)[:60]}"
+def _read_section(
+    section: str, name: str, table: Mapping[str, Any], report: Callable[[str, str], None]
+) -> SinkHook | None:
     wrong: list[tuple[str, str]] = []
-    try:
-        read_name(name)
-    except ValueError as exc:
-        wrong.append((section, str(exc)))
-    said = values.read_table(table, _SECTION, lambda key, message: wrong.append((f"{section}.{key}", message)))
+    said = read_section(section, name, table, _SECTION, wrong)
     if "to" not in table:
         wrong.append((f"{section}.to", f"expected an address, found none; such as {SCHEMES['https'][0]}"))
     scheme = said.get("to", "").partition("://")[0]
@@ -157,6 +164,17 @@ def _read_section(name: str, table: Mapping[str, Any], report: Callable[[str, st
         return None
     on, jobs = said.pop("on", "done"), said.pop("jobs", ("*",))
     return SinkHook(on=events_of(on), name=SINK + name, patterns=jobs, **said)
+
+
+def read_section(
+    section: str, name: str, table: Mapping[str, Any], keys: Mapping[str, values.Reader], wrong: list[tuple[str, str]]
+) -> dict[str, Any]:
+    """The keys of one section. Problems, also with its name, are added to ``wrong``: setting and sentence."""
+    try:
+        read_name(name)
+    except ValueError as exc:
+        wrong.append((section, str(exc)))
+    return values.read_table(table, keys, lambda key, message: wrong.append((f"{section}.{key}", message)))
 
 
 def read_address(value: object) -> str:
