@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
-import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import structlog
@@ -24,6 +21,7 @@ from coordd.core.checks.check import Check
 from coordd.core.checks.state import DEGRADED, HEALTHY, TEXT_MAX, UNHEALTHY, UNKNOWN, Result
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
+from coordd.services.programs.child import environment, host, killed, limit
 
 log = structlog.get_logger("checks")
 
@@ -31,26 +29,22 @@ log = structlog.get_logger("checks")
 CODES = {0: HEALTHY, 1: DEGRADED, 2: UNHEALTHY}
 _MORE_CODES = {code: state for state, code in plugins.CODES.items()}
 
-# The program of a check whose kind a package brings; its kind and its context follow.
-_HOST = [sys.executable, "-P", "-m", "coordd.plugins.host", plugins.CHECKS]
-
 OUTPUT_BYTES_MAX = 64 * 1024
 PIECE_BYTES = 16 * 1024
 
 # Its limits, by the kernel's count: bytes of memory for data, bytes of a file, open files.
-DATA_BYTES_MAX = 2 * 1024**3
-FILE_BYTES_MAX = 64 * 1024**2
-FILES_MAX = 256
-
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LIMITS = {
+    resource.RLIMIT_DATA: 2 * 1024**3,
+    resource.RLIMIT_FSIZE: 64 * 1024**2,
+    resource.RLIMIT_NOFILE: 256,
+    resource.RLIMIT_CORE: 0,
+}
 
 
 async def look(check: Check, node: str) -> Result:
     """Run it once."""
-    argv = [*_HOST, check.kind, _context(check, node)] if check.plugged else list(check.argv)
-    environ = {"PATH": PATH, "LANG": "C.UTF-8", "COORDD_CHECK": check.key, "COORDD_NODE": node}
-    if check.plugged and "PYTHONPATH" in os.environ:  # it finds packages where the daemon does
-        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    argv = host(plugins.CHECKS, check.kind, _context(check, node)) if check.plugged else list(check.argv)
+    environ = environment(finds_packages=check.plugged, COORDD_CHECK=check.key, COORDD_NODE=node)
     try:
         process = await trio.lowlevel.open_process(
             argv,
@@ -65,20 +59,14 @@ async def look(check: Check, node: str) -> Result:
         return Result(UNKNOWN, f"{argv[0]} cannot be executed: {getattr(exc, 'strerror', None) or exc}")
     output = bytearray()
     try:
-        _limit(process.pid, check.timeout_s)
+        limit(process.pid, {resource.RLIMIT_CPU: int(check.timeout_s) + 1, **LIMITS})
         with trio.move_on_after(check.timeout_s) as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_read, process, output)
                 await process.wait()
                 nursery.cancel_scope.deadline = trio.current_time() + 0.1  # a child may keep the output open
     finally:
-        with trio.CancelScope(shield=True):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            with trio.move_on_after(1.0):
-                await process.wait()
-            if process.stdout is not None:
-                await process.stdout.aclose()
+        await killed(process)
     if scope.cancelled_caught or process.returncode is None:
         return Result(UNHEALTHY, f"it did not end within {check.timeout_s:g} s")
     return parsed(process.returncode, bytes(output), _MORE_CODES if check.plugged else CODES)
@@ -110,22 +98,3 @@ async def _read(process: trio.Process, output: bytearray) -> None:
     with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         async for piece in process.stdout:
             output += piece[: max(0, OUTPUT_BYTES_MAX - len(output))]
-
-
-def _limit(pid: int, timeout_s: float) -> None:
-    """Limits for what it does from now on, and for its children."""
-    seconds = int(timeout_s) + 1
-    for what, most in (
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_DATA, DATA_BYTES_MAX),
-        (resource.RLIMIT_FSIZE, FILE_BYTES_MAX),
-        (resource.RLIMIT_NOFILE, FILES_MAX),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        try:
-            hard = resource.prlimit(pid, what)[1]
-            least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.prlimit(pid, what, (least, least))
-        except (OSError, ValueError) as exc:  # it has ended already, or the kernel forbids it
-            log.debug("check.not_limited", pid=pid, reason=str(exc))
-            return

@@ -6,9 +6,7 @@ import contextlib
 import json
 import os
 import resource
-import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 
 import structlog
@@ -18,6 +16,7 @@ from coordd import plugins
 from coordd.config.plugged.services import ServiceTable
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
+from coordd.services.programs.child import environment, host, killed, limit
 
 log = structlog.get_logger("services")
 
@@ -33,10 +32,7 @@ LOOK_S = 1.0
 
 # It must not take processor time from the daemon and its runs.
 NICE = 10
-FILES_MAX = 1024
-
-HOST = (sys.executable, "-P", "-m", "coordd.plugins.host", plugins.SERVICES)
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LIMITS = {resource.RLIMIT_NOFILE: 1024, resource.RLIMIT_CORE: 0}
 
 # Called with READY or STATUS, and a line for people.
 Heard = Callable[[str, str], None]
@@ -47,17 +43,14 @@ async def served(table: ServiceTable, about: dict[str, str], heard: Heard) -> st
     service does; when cancelled, the process is ended.
     """
     context = json.dumps({"name": table.name, **about})
-    environ = {"PATH": PATH, "LANG": "C.UTF-8", "COORDD_SOCKET": about["socket"]}
-    if "PYTHONPATH" in os.environ:  # it finds packages where the daemon does
-        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
     pipe = subprocess.PIPE
     try:
         process = await trio.lowlevel.open_process(
-            [*HOST, table.name, context],
+            host(plugins.SERVICES, table.name, context),
             stdin=pipe,  # its end tells the process that the daemon is gone
             stdout=pipe,
             stderr=pipe,
-            env=environ,
+            env=environment(finds_packages=True, COORDD_SOCKET=about["socket"]),
             cwd="/",
             start_new_session=True,
         )
@@ -65,7 +58,9 @@ async def served(table: ServiceTable, about: dict[str, str], heard: Heard) -> st
         return f"no process for it: {exc.strerror or exc}"
     told = _Told(table, heard)
     try:
-        _limit(process.pid, table.memory)
+        limit(process.pid, {resource.RLIMIT_DATA: table.memory, **LIMITS})
+        with contextlib.suppress(OSError):  # it has ended already, or the kernel forbids it
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         async with trio.open_nursery() as nursery:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -149,30 +144,10 @@ async def _end(process: trio.Process) -> None:
             process.terminate()
         with trio.move_on_after(GRACE_S):
             await process.wait()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with trio.move_on_after(1.0):
-        await process.wait()
-    for stream in (process.stdin, process.stdout, process.stderr):
-        if stream is not None:
-            await stream.aclose()
+    await killed(process)
 
 
 def _how(code: int | None) -> str:
     if code is None:
         return "it cannot be killed"
     return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
-
-
-def _limit(pid: int, memory: int) -> None:
-    """Limits for what it does from now on, and for its children."""
-    try:
-        for what, most in (
-            (resource.RLIMIT_DATA, memory),
-            (resource.RLIMIT_NOFILE, FILES_MAX),
-            (resource.RLIMIT_CORE, 0),
-        ):
-            resource.prlimit(pid, what, (most, most))
-        os.setpriority(os.PRIO_PROCESS, pid, NICE)
-    except (OSError, ValueError) as exc:  # it has ended already, or the kernel forbids it
-        log.debug("service.not_limited", pid=pid, reason=str(exc))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 
@@ -17,6 +15,7 @@ from coordd.core.triggers.arrivals import Arrival
 from coordd.core.triggers.bodies import values_of
 from coordd.core.visible import visible
 from coordd.errors import UnavailableError
+from coordd.services.programs.child import killed
 from coordd.services.triggering.sources import Look, Room, Source
 
 # What a program may print: bytes, ids, and bytes of one id.
@@ -119,7 +118,7 @@ async def printed(name: str, argv: Sequence[str], asked: bytes = b"") -> bytes:
     except* UnavailableError as group:
         raise group.exceptions[0] from None
     finally:
-        await _end(process)
+        await killed(process)
     if process.returncode:
         why = visible(b"".join(said).decode(errors="replace").strip())
         raise UnavailableError(f"{name} ended with {process.returncode}: {why or 'it said nothing'}")
@@ -132,14 +131,3 @@ async def _read_into(stream: trio.abc.ReceiveStream, most: int, said: list[bytes
     async for data in stream:
         said.append(bytes(data[:left]))
         left -= len(said[-1])
-
-
-async def _end(process: trio.Process) -> None:
-    """Nothing of a program outlives the look: its whole group is killed."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with trio.CancelScope(shield=True):
-        await process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                await stream.aclose()

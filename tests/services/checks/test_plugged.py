@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from plugins.written import written
 from coordd.core.checks.check import Check
 from coordd.core.checks.state import Result
 from coordd.services.checks import plugin
+from coordd.services.programs import child
 
 CHECKS = """
 import os, sys
@@ -61,7 +63,7 @@ LIMIT_S = 60.0
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "bad", "coordd.checks", CHECKS, *NAMES)
     host = "import sys; sys.path.insert(0, sys.argv.pop(1)); from coordd.plugins.host import main; main()"
-    monkeypatch.setattr(plugin, "_HOST", [sys.executable, "-c", host, str(tmp_path / "bad"), "coordd.checks"])
+    monkeypatch.setattr(child, "HOST", [sys.executable, "-c", host, str(tmp_path / "bad")])
 
 
 def look(kind: str, timeout_s: float = LIMIT_S) -> Result:
@@ -98,6 +100,6 @@ def test_one_that_loops_is_killed_at_its_end() -> None:
 
 @pytest.mark.usefixtures("packages")
 def test_one_that_leaks_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "DATA_BYTES_MAX", 256 * 2**20)
+    monkeypatch.setitem(plugin.LIMITS, resource.RLIMIT_DATA, 256 * 2**20)
     found = look("leaks")
     assert (found.state, found.text) == ("unknown", "exit code 3: it failed: MemoryError")

@@ -16,6 +16,7 @@ from coordd.config.plugged.services import ServiceTable
 from coordd.services.plugged import process, supervising
 from coordd.services.plugged.process import served
 from coordd.services.plugged.supervising import READY, STOPPED, WAITING, Service, Services
+from coordd.services.programs import child as program
 
 SERVICES = """
 import os, signal, sys, time
@@ -102,8 +103,8 @@ HOST = "import sys; sys.path.insert(0, sys.argv.pop(1)); from coordd.plugins.hos
 @pytest.fixture(autouse=True)
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     written(tmp_path / "bad", "coordd.services", SERVICES, *NAMES)
-    host = [sys.executable, "-c", HOST, str(tmp_path / "bad"), "coordd.services"]
-    monkeypatch.setattr(process, "HOST", host)
+    host = [sys.executable, "-c", HOST, str(tmp_path / "bad")]
+    monkeypatch.setattr(program, "HOST", host)
     return host
 
 
@@ -158,7 +159,7 @@ def test_the_log_takes_a_bounded_part_of_its_output_and_no_secret(capfd: pytest.
 @pytest.mark.parametrize("name", ["good", "trio_one"])
 def test_it_ends_with_its_daemon_however_that_ends(name: str, packages: list[str]) -> None:
     context = '{"name": "x", "node": "n", "cluster": "c", "socket": "s"}'
-    argv, pipe = [*packages, name, context], subprocess.PIPE
+    argv, pipe = [*packages, "coordd.services", name, context], subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, start_new_session=True) as child:
         assert child.stdout is not None
         assert child.stdin is not None
@@ -209,7 +210,7 @@ def test_a_breaker_lets_one_start_try_and_a_service_that_works_closes_it(
         monkeypatch.setattr(supervising, name, value)
     flag = tmp_path / "works"
     written(tmp_path / "later", "coordd.services", LATER.format(flag=str(flag)), "later")
-    monkeypatch.setattr(process, "HOST", [sys.executable, "-c", HOST, str(tmp_path / "later"), "coordd.services"])
+    monkeypatch.setattr(program, "HOST", [sys.executable, "-c", HOST, str(tmp_path / "later")])
 
     def wanted(one: Service) -> bool:
         if one.breaker.opened:
