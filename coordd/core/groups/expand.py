@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import msgspec
 
@@ -38,6 +38,11 @@ class Expand(msgspec.Struct, frozen=True):
 def member(group: str, number: int) -> str:
     """The id of a member, from 0."""
     return f"{group}{MEMBER}{number}"
+
+
+def rows_of(expand: Expand | None, run: str) -> Iterator[str]:
+    """The runs that have a row each: of a group its members, else the run itself."""
+    return iter((run,)) if expand is None else (member(run, number) for number in range(expand.count))
 
 
 def group_of(run: str) -> str:

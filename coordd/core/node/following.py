@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from coordd.core.context import Context
-from coordd.core.groups.expand import member, number_of
+from coordd.core.groups.expand import number_of, rows_of
 from coordd.core.groups.members import Member, members_of
 from coordd.core.jobs.after import Ends, Period, Verdict, judged, lookback_s, period_of
 from coordd.core.jobs.job import After, Job, fire_time, run_uuid, scheduled_run
@@ -106,9 +106,8 @@ class Following:
         self._counts = answer.current
         if self._out:
             return
-        if (
-            answer.wall < self._wall
-        ):  # its clock was set back: ends that are still to come may be dated before the last ones
+        if answer.wall < self._wall:
+            # Its clock was set back: ends that are still to come may be dated before the last ones.
             self._whole = float("-inf")
         self._wall = answer.wall
         if now.mono - self._whole >= WHOLE_S:
@@ -187,7 +186,7 @@ class Following:
             if not verdict.by:
                 continue
             if verdict.due <= counts_from:  # its parents ended before this definition counted
-                self._done.update(_rows_of(job, run))
+                self._done.update(rows_of(job.expand, run))
                 continue
             for one in members_of(job, run, verdict.due if period.ident else fire_at):
                 if one.run not in self._asked and one.run not in self._done and len(self._asked) < AT_A_TIME:
@@ -229,7 +228,7 @@ class Following:
             del child.due[run]
 
     def _is_done(self, job: Job, run: str) -> bool:
-        return self._done.issuperset(_rows_of(job, run))
+        return all(one in self._done for one in rows_of(job.expand, run))
 
     def _register(self, job: Job, one: Member, fire_at: float, period: Period, verdict: Verdict, wall: float) -> None:
         policy = claimed_policy(job, one.args, self._ctx.hostname, self._ctx.concurrency)
@@ -282,8 +281,3 @@ class Following:
             for run, _, period, verdict in found
             if not verdict.by
         ]
-
-
-def _rows_of(job: Job, run: str) -> list[str]:
-    """The runs that have a row each: of a group its members."""
-    return [run] if job.expand is None else [member(run, number) for number in range(job.expand.count)]

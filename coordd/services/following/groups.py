@@ -1,4 +1,4 @@
-"""Groups for people: what their members' rows tell of them as a whole. Pure."""
+"""Groups for people: what their members' rows tell of them as a whole."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coordd.core.groups.expand import group_of, how_it_ended, member, number_of
+from coordd.core.groups.expand import Expand, group_of, how_it_ended, number_of, rows_of
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.rows import Row
+from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import PENDING, STARTED, SUCCESS, TERMINAL
+from coordd.ports import Ledger
 from coordd.services.views.objects import instant
 
 # At most this many members that did not succeed are named.
 NAMED_MAX = 20
 
 
-def is_group(run: str, job: Job | None) -> bool:
-    """True if the id is that of a group, which has no row of its own."""
-    return job is not None and job.expand is not None and run != job.name and number_of(run) is None
+def expanded(run: str, job: Job | None) -> Expand | None:
+    """What made the members if the id is that of a group, which has no row of its own; None for another run."""
+    return job.expand if job is not None and run != job.name and number_of(run) is None else None
 
 
-def member_runs(run: str, job: Job) -> list[str]:
-    """The ids of the members."""
-    return [member(run, number) for number in range(job.expand.count)] if job.expand is not None else []
+def member_rows(ledger: Ledger, run: str, expand: Expand) -> list[Row]:
+    """The sound rows of a group's members. Blocking."""
+    rows = map(ledger.run, rows_of(expand, run))
+    return [row for row in rows if row is not None and not run_fault(row)]
 
 
 def state_of(rows: Sequence[Row], total: int) -> str:

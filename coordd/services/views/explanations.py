@@ -210,14 +210,11 @@ class Explanations(FireMethods):
 
     async def _absent_group(self, run: str) -> Absent | None:
         """What the rows of a group's members tell of it. None: the run is not a group, or none of them has a row."""
-        job = self._driver.node.jobs.get(job_of(run))
-        if job is None or not groups.is_group(run, job):
+        expand = groups.expanded(run, self._driver.node.jobs.get(job_of(run)))
+        if expand is None:
             return None
-        named = groups.member_runs(run, job)
-        rows = await self._ledger.query(
-            lambda ledger: [row for row in map(ledger.run, named) if row is not None and not run_fault(row)]
-        )
-        return Absent(True, nominal_time(run), awaits=groups.sentence(run, rows, len(named))) if rows else None
+        rows = await self._ledger.query(lambda ledger: groups.member_rows(ledger, run, expand))
+        return Absent(True, nominal_time(run), awaits=groups.sentence(run, rows, expand.count)) if rows else None
 
     def _absent(self, run: str) -> Absent:
         """Known facts about a run that has no row."""

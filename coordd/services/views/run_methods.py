@@ -13,7 +13,6 @@ from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, job_of, pinned, unpinne
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import Discard, Replay
 from coordd.core.ledger.rows import AttemptRow, Row
-from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import EXISTS, FAILURE, LOST, OK, RECOVERING, AttemptNumber
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
@@ -71,9 +70,11 @@ class RunMethods(ExecGuardMethods):
 
     async def run_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         run = await self._run_of(params)
-        members = await self._members(run)
-        if members:
-            return await self._group_shown(run, members, caller)
+        expand = groups.expanded(run, self._driver.node.jobs.get(job_of(run)))
+        if expand is not None:
+            members = await self._ledger.query(lambda ledger: groups.member_rows(ledger, run, expand))
+            if members:
+                return await self._group_shown(run, members, expand.count, caller)
         row = await self._row(run)
         attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
@@ -89,18 +90,7 @@ class RunMethods(ExecGuardMethods):
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
         return shown
 
-    async def _members(self, run: str) -> list[Row]:
-        """The rows of a group's members; [] for another run, and for a group without rows."""
-        job = self._driver.node.jobs.get(job_of(run))
-        if job is None or not groups.is_group(run, job):
-            return []
-        named = groups.member_runs(run, job)
-        return await self._ledger.query(
-            lambda ledger: [row for row in map(ledger.run, named) if row is not None and not run_fault(row)]
-        )
-
-    async def _group_shown(self, run: str, members: Sequence[Row], caller: Caller) -> dict[str, Any]:
-        total = len(groups.member_runs(run, self._driver.node.jobs[job_of(run)]))
+    async def _group_shown(self, run: str, members: Sequence[Row], total: int, caller: Caller) -> dict[str, Any]:
         first = objects.run_view(members[0], redacted=caller.role <= VIEWER)
         shown = groups.view(run, members, first, total)
         shown["parents"] = lineal.parents(members[0])

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coordd.core.groups.expand import group_of, how_it_ended
+from coordd.core.groups.expand import group_of, how_it_ended, rows_of
 from coordd.core.jobs.job import scheduled_run, triggered_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import ABSENT, FAILURE, LOST, SUCCESS, TERMINAL
-from coordd.services.following.groups import member_runs
 from simulator.following import PARTS
 from simulator.judging.leave import nominal
 from simulator.policies import AFTER
@@ -135,7 +134,7 @@ class Joined:
                 for at in fires_between(child.schedule, WALL, WALL + SCHEDULES_END_S, FIRES_MAX):
                     wanted[scheduled_run(child.name, at)] = ends.get(self._floored(child, at), set())
             for run, of in sorted(wanted.items()):
-                rows = [self.world.server.row(name) for name in (member_runs(run, child) or [run])]
+                rows = [self.world.server.row(name) for name in rows_of(child.expand, run)]
                 due = self._due(child, run, of) if None in rows else None
                 if due is not None:
                     found[run] = due
