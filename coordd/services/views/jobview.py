@@ -22,7 +22,7 @@ LISTED = frozenset((
 def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
     """The effective values. ``redacted``: without arguments and paths."""
     schedule = job.schedule
-    launch = {key: _told(getattr(job.launch, key)) for key in job.launch.__struct_fields__}
+    launch = _fields(job.launch)
     if "class_name" in launch:
         launch["class"] = launch.pop("class_name")
     return {
@@ -76,7 +76,13 @@ def _plain(value: Any) -> Any:
 def _told(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: HIDDEN if is_secret_name(key) else item for key, item in value.items()}
+    if hasattr(value, "__struct_fields__"):
+        return _fields(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    return {name: _told(getattr(struct, name)) for name in struct.__struct_fields__}
 
 
 def _blackout(one: Blackout) -> dict[str, Any]:
