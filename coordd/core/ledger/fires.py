@@ -201,9 +201,9 @@ class Fires(Holds):
         Otherwise each fire time of a suspended job would leave a row. A run that its parents have opened, or that was
         missed for them, keeps its row: it says so, and no schedule tells of it.
         """
-        if of.by.startswith((OPENED, ABSENT)):
-            return False
         if not of.scheduled or not is_overdue(row, now) or now.recovering_s > 0:
+            return False
+        if of.by.startswith((OPENED, ABSENT)):
             return False
         if not self._nothing_starts(store, job, now):
             return False
