@@ -380,12 +380,12 @@ def check_report(name: str, state: str, until: float | None, note: str | None) -
 
 @program.group("breaker")
 def breaker() -> None:
-    """Circuit breakers: what fails again and again is left alone for a while: a job (job:NAME), the bus, the ledger."""
+    """Circuit breakers: what fails again and again is left alone for a while: a job, the bus, the ledger, a service."""
 
 
 @breaker.command("list")
 def breaker_list() -> None:
-    """The breakers of this node's connections and of the cluster's jobs, and why they opened."""
+    """The breakers of this node's connections and services and of the cluster's jobs, and why they opened."""
 
     def draw(found: Any) -> None:
         from coordd.cli.show import tables

@@ -40,6 +40,7 @@ from coordd.core.wire.windows import Windows
 from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Bus, Journal
 from coordd.services import runlog
+from coordd.services.breakers.own import OwnBreakers
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.metrics.unread import Unread
 from coordd.services.outbox import KEEP_COMMANDS_S, KEEP_FACTS_S, Outbox
@@ -115,7 +116,7 @@ class Driver:
         self._launch = launch
         self._cancel = cancel
         self._windows = windows
-        self.bus_breaker = Breaker("bus")
+        self.own_breakers = OwnBreakers(ledger.breaker)
         self._unsaved_mark: int | None = None  # the disk refused it
         self._unsaved: dict[Callable[[Any], None], Any] = {}  # the same: how to save each, and the value
         self.chain: Callable[[dict[str, Any]], str] | None = None  # writes audit records, returns their hash
@@ -193,28 +194,19 @@ class Driver:
     def bus_changed(self, up: bool) -> None:
         """The bus was lost, or is up again."""
         if up:
-            self.bus_breaker.reset(boottime())
+            self.own_breakers.bus.restored(boottime())
         self.feed(self.node.bus_changed, up)  # the hello goes before waiting messages
         if self.outbox is not None:
             self.outbox.changed(up)
 
     @property
-    def breakers(self) -> tuple[Breaker, Breaker]:
-        """The breakers of both connections, for people."""
-        return self.bus_breaker, self._ledger.breaker
+    def breakers(self) -> tuple[Breaker, ...]:
+        """The breakers of this node, for people."""
+        return self.own_breakers.all
 
     def look_at_bus(self) -> None:
-        """The bus reconnects by itself. Its breaker does not prevent that; it only shows for how long it has failed."""
-        if self.bus.state == "disconnected":
-            now = boottime()
-            if permit := self.bus_breaker.allow(now):
-                was_closed = not self.bus_breaker.is_open
-                self.bus_breaker.failed(permit, self.bus.error or "not connected", now, 1.0)
-                if was_closed and self.bus_breaker.is_open:
-                    level = "error" if self.bus_breaker.is_loud(now) else "warning"
-                    getattr(log, level)("breaker.opened", name="bus", reason=self.bus_breaker.reason)
-        elif self.bus_breaker.failures or self.bus_breaker.is_open:
-            self.bus_breaker.reset(boottime())
+        """Tell the bus's breaker whether it is connected."""
+        self.own_breakers.look_at(self.bus, boottime())
 
     def ledger_answers(self, answers: Sequence[tuple[int, Answer | OpenAnswer, float]]) -> None:
         """Answers from the ledger service."""

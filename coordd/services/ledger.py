@@ -15,12 +15,12 @@ from typing import TypeVar
 import structlog
 import trio
 
-from coordd.core.breaker import HALF_OPEN, Breaker
+from coordd.core.breaker import HALF_OPEN, SLOW, TIMEOUT, Breaker
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Claim, ListOpen, Register, Settle
 from coordd.core.ledger.runner_requests import Report, Request
-from coordd.core.ledger.words import BAD, RECOVERING, UNAVAILABLE
+from coordd.core.ledger.words import BAD, FAILURE, RECOVERING, UNAVAILABLE
 from coordd.core.ready import LedgerRequest
 from coordd.errors import (
     BadRowError,
@@ -43,6 +43,9 @@ ON_LOOP = frozenset({Claim.op, Register.op, Settle.op, Report.op})
 
 # Maximum number of waiting requests; further ones are answered "unavailable" at once.
 QUEUE_MAX = 50_000
+
+# An answer that took longer than this part of the timeout is slow; a failure that took as long is one of no answer.
+SLOW_PART = 0.8
 
 # Whether the present request comes from a viewer. Viewers share one reader of the ledger, and others have another:
 # operators do not wait behind strangers.
@@ -240,7 +243,7 @@ class LedgerService:
             self._ledger = self._on_loop = None  # that thread is stuck: a new one gets its own connection
             self._thread = trio.CapacityLimiter(1)
             results = results[:]
-        self._judge(permit, failure)
+        self._judge(permit, failure, boottime() - started)
         for _, answer, sent_at in results:
             self._look_for_recovery(answer, sent_at)
         done = {request for request, _, _ in results}
@@ -330,20 +333,26 @@ class LedgerService:
             ledger.prune(0.0, 0)  # writes nothing, but takes the lock for writing
         self._writes_fail = False
 
-    def _judge(self, permit: int, failure: str) -> None:
-        """Pass the outcome to the breaker and to people."""
+    def _judge(self, permit: int, failure: str, took_s: float = 0.0) -> None:
+        """Pass the outcome to the breaker and to people. ``took_s``: how long it took until there was one."""
         breaker, now = self.breaker, boottime()
+        late = took_s >= SLOW_PART * self._timeout_s
         was_open = breaker.is_open
         if failure:
             if self._up:
                 log.warning("ledger.unavailable", reason=failure)
             self._up, self.error = False, failure
-            breaker.failed(permit, failure, now, random.random())  # noqa: S311  # only keeps nodes out of step
+            kind = TIMEOUT if late else FAILURE
+            breaker.failed(permit, failure, now, random.random(), kind)  # noqa: S311  # only keeps nodes out of step
         else:
             if not self._up:
                 log.info("ledger.answered")
             self._up, self.error = True, ""
-            breaker.succeeded(permit, now)
+            if late and breaker.counts(SLOW):
+                reason = f"it answered after {took_s:.1f} s"
+                breaker.failed(permit, reason, now, random.random(), SLOW)  # noqa: S311  # the same
+            else:
+                breaker.succeeded(permit, now)
         if breaker.is_open != was_open:
             tell, word = log.info, "breaker.closed"
             if breaker.is_open:

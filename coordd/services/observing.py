@@ -87,6 +87,7 @@ class Observing:
         methods._relay.serve("checks", self._told_checks)
         about = {"node": config.node.name, "cluster": config.cluster.name, "socket": config.control.socket}
         self.services = Services(config.services, about)
+        driver.own_breakers.of_services = self.services.breakers
         self.archives = outlets.archives
         self.pool = outlets.pool
         health.percents = self.progress.percents
@@ -117,7 +118,7 @@ class Observing:
         self._keep_s = config.history.keep_s
 
     def _use_breakers(self, config: Config) -> None:
-        for breaker in self._driver.breakers:
+        for breaker in self._driver.own_breakers.connections:
             breaker.use(config.breakers.get(breaker.name, Rule()))
 
     async def _told_checks(self, _sender: str, _subject: str) -> str:

@@ -11,11 +11,13 @@ from coordd.core.breaker import (
     COOL_DOWN_MAX_S,
     COOL_DOWN_MIN_S,
     FAILURE_RATE_MAX,
+    FAILURES,
     HALF_OPEN,
     OPEN,
     PROBE_LIMIT_S,
     WINDOW,
     Breaker,
+    Rule,
 )
 
 FAILURES_MAX = 5
@@ -26,7 +28,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.breaker = Breaker("ledger", failures_max=FAILURES_MAX)
+        self.breaker = Breaker("ledger", Rule(((FAILURES_MAX, FAILURES),)))
         self.now = 0.0
         self.state = CLOSED
         self.outcomes: list[bool] = []

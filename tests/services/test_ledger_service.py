@@ -10,7 +10,7 @@ import pytest
 import trio
 from support.small_cluster import asked_for
 
-from coordd.core.breaker import CLOSED, HALF_OPEN, OPEN
+from coordd.core.breaker import CLOSED, FAILURES_MAX, HALF_OPEN, OPEN
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Claim, ListOpen, Prune, Register
@@ -137,7 +137,7 @@ def query(service: LedgerService, call: Callable[[Any], Any]) -> Any:
 
 def trip(service: LedgerService, ledger: FakeLedger) -> None:
     ledger.failure = "no answer"
-    for _ in range(service.breaker.failures_max):
+    for _ in range(FAILURES_MAX):
         ask(service, "claim")
     assert service.breaker.state == OPEN
 

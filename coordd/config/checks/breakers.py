@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordd.config import values
-from coordd.core.breaker import GROWTHS, Rule
+from coordd.config.checks.reading import seconds
+from coordd.core.breaker import CLOSED, FAILURES, GROWTHS, HALF_OPEN, KINDS, Rule
 from coordd.core.jobs.arguments import nearest
-from coordd.core.jobs.schedule import parse_duration
+from coordd.core.ledger.words import FAILURE
 
-CONNECTIONS = ("bus", "ledger")
+# The failures that each has. The bus is connected or not: it is never late.
+CONNECTIONS = {"bus": (FAILURE,), "ledger": KINDS}
 
 AFTER_MAX = 100
 # With less a probe is made all the time; with more nothing new starts for that long although the ledger is back.
 OPEN_MIN_S, OPEN_MAX_S = 0.05, 300.0
+# Failures of a day ago have nothing to do with those of now.
+WINDOW_MIN_S, WINDOW_MAX_S = 1.0, 86_400.0
 
 
 def read_breakers(table: Any, report: Callable[[str], None]) -> dict[str, Rule]:
@@ -31,29 +35,62 @@ def read_breakers(table: Any, report: Callable[[str], None]) -> dict[str, Rule]:
             report(f"{name}: expected a table, found {values.found(said)}")
         else:
             wrong: list[str] = []
-            read = values.read_table(said, _READERS, lambda key, message: wrong.append(f"{key}: {message}"))  # noqa: B023 - it is called here
-            renamed = {"open_for": "open_for_s", "open_for_max": "open_for_max_s"}
-            fields = {renamed.get(key, key): value for key, value in read.items()}
-            fields.setdefault("open_for_max_s", max(Rule().open_for_max_s, fields.get("open_for_s", 0.0)))
-            rule = Rule(**fields)
-            if rule.open_for_max_s < rule.open_for_s:
-                wrong.append("open_for_max: expected a duration of at least open_for")
+            rules[name] = _rule(said, CONNECTIONS[name], wrong)
             for message in wrong:
                 report(f"{name}: {message}")
-            rules[name] = rule
     return rules
 
 
-def _seconds(value: Any) -> float:
-    seconds = parse_duration(value)
-    if not OPEN_MIN_S <= seconds <= OPEN_MAX_S:
-        raise ValueError(f"expected {OPEN_MIN_S:g} s to {OPEN_MAX_S:g} s, found {seconds:g} s")
-    return seconds
+def _rule(said: Mapping[str, Any], kinds: tuple[str, ...], wrong: list[str]) -> Rule:
+    """One rule; what is wrong with it is added to ``wrong``."""
+    read = values.read_table(said, _READERS, lambda key, message: wrong.append(f"{key}: {message}"))
+    usual = Rule()
+    after, on = read.get("after", {}), read.get("on", FAILURES)
+    if unknown := [word for word in read.get("on", ()) if word not in kinds]:
+        wrong.append(f"on: expected {', '.join(kinds)}, found {values.found(unknown[0])}; {nearest(unknown[0], kinds)}")
+    if isinstance(on, dict):
+        groups = tuple([(count, (kind,)) for kind, count in on.items()])
+        if CLOSED in after:
+            wrong.append("after: has no effect beside a table under on, which says of each how many")
+    else:
+        groups = ((after.get(CLOSED, usual.groups[0][0]), tuple(on)),)
+    first_s = read.get("open_for", usual.open_for_s)
+    longest_s = read.get("open_for_max", max(usual.open_for_max_s, first_s))
+    if longest_s < first_s:
+        wrong.append("open_for_max: expected a duration of at least open_for")
+    return Rule(
+        groups=groups,
+        window_s=read.get("window", usual.window_s),
+        probes=after.get(HALF_OPEN, usual.probes),
+        open_for_s=first_s,
+        open_for_max_s=longest_s,
+        growth=read.get("growth", usual.growth),
+    )
 
 
+def _after(value: object) -> dict[str, int]:
+    """How many failures open it, by its state; a number alone is of a closed one."""
+    if not isinstance(value, dict):
+        return {CLOSED: _COUNT(value)}
+    for state in value:
+        if state not in (CLOSED, HALF_OPEN):
+            raise ValueError(f"expected {CLOSED} or {HALF_OPEN}, found {values.found(state)}")
+    return {state: _COUNT(count) for state, count in value.items()}
+
+
+def _on(value: object) -> tuple[str, ...] | dict[str, int]:
+    """Which failures count; or a table that says of each how many."""
+    if not isinstance(value, (list, dict)) or not value or not all(isinstance(word, str) for word in value):
+        raise ValueError(f"expected a list of failures, or a table of numbers by failure, found {values.found(value)}")
+    return {word: _COUNT(count) for word, count in value.items()} if isinstance(value, dict) else tuple(value)
+
+
+_COUNT = values.whole(1, AFTER_MAX)
 _READERS: dict[str, values.Reader] = {
-    "after": values.whole(1, AFTER_MAX),
-    "open_for": _seconds,
-    "open_for_max": _seconds,
+    "after": _after,
+    "on": _on,
+    "window": seconds(WINDOW_MIN_S, WINDOW_MAX_S),
+    "open_for": seconds(OPEN_MIN_S, OPEN_MAX_S),
+    "open_for_max": seconds(OPEN_MIN_S, OPEN_MAX_S),
     "growth": values.one_of(*GROWTHS),
 }

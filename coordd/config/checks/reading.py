@@ -221,12 +221,14 @@ def _scope(value: object) -> str:
     raise ValueError(f'expected "{NODE}", "{CLUSTER}" or "{TAG}T", found {found(said)}')
 
 
-def _seconds(least: float, most: float) -> values.Reader:
+def seconds(least: float, most: float) -> values.Reader:
+    """The reader of a duration in these bounds (seconds)."""
+
     def read(value: Any) -> float:
-        seconds = parse_duration(value)
-        if not least <= seconds <= most:
-            raise ValueError(f"expected {least:g} s to {most:g} s, found {seconds:g} s")
-        return seconds
+        said: float = parse_duration(value)
+        if not least <= said <= most:
+            raise ValueError(f"expected {least:g} s to {most:g} s, found {said:g} s")
+        return said
 
     return read
 
@@ -245,8 +247,8 @@ _READERS: dict[str, values.Reader] = {
     "address": _address,
     "argv": values.program,
     "path": values.path,
-    "every": _seconds(EVERY_MIN_S, EVERY_MAX_S),
-    "timeout": _seconds(TIMEOUT_MIN_S, TIMEOUT_MAX_S),
+    "every": seconds(EVERY_MIN_S, EVERY_MAX_S),
+    "timeout": seconds(TIMEOUT_MIN_S, TIMEOUT_MAX_S),
     "fail_after": values.whole(1, IN_A_ROW_MAX),
     "pass_after": values.whole(1, IN_A_ROW_MAX),
     "scope": _scope,

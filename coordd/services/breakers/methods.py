@@ -19,7 +19,7 @@ NAMED_MAX = 20
 
 
 class BreakerMethods(HoldMethods):
-    """The breakers of jobs are those of the cluster; those of bus and ledger are this node's."""
+    """The breakers of jobs are those of the cluster; those of bus, ledger and services are this node's."""
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -60,10 +60,13 @@ class BreakerMethods(HoldMethods):
         job = self._job_of(name, caller)
         if job is None:
             if name in (breaker.name for breaker in self._driver.breakers):
+                of_service = name not in (breaker.name for breaker in self._driver.own_breakers.connections)
                 raise RefusedError(
-                    f"the breaker of the {name} cannot be held open by hand",
+                    f"the breaker of the {name.replace(':', ' ')} cannot be held open by hand",
                     kind="bad_argument",
-                    hint="coordctl node drain: then this node takes no new runs",
+                    hint="take its [[service]] out of coordd.toml, then coordctl reload: that ends it on this node"
+                    if of_service
+                    else "coordctl node drain: then this node takes no new runs",
                 )
             raise self._unknown(name)
         said = self._asked(params)

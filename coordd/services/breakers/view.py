@@ -98,12 +98,12 @@ def job_view(one: JobBreaker) -> dict[str, Any]:
 
 
 def connection_view(breaker: Breaker, now: float, wall: float) -> dict[str, Any]:
-    """The breaker of a connection of this node. ``now``: seconds, monotonic; ``wall``: Unix seconds."""
+    """The breaker of a connection or a service of this node. ``now``: seconds, monotonic; ``wall``: Unix seconds."""
     retry_in_s = breaker.retry_in_s(now)
     since_s = now - breaker.changed_at if breaker.changed_at else None
     return {
         "name": breaker.name,
-        "kind": breaker.name,
+        "kind": breaker.name.partition(":")[0],
         "state": breaker.state,
         "failures": breaker.failures,
         "opened_at": instant(wall - since_s) if breaker.is_open and since_s is not None else None,

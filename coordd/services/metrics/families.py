@@ -60,7 +60,9 @@ LEDGER_OP = Family("coordd_ledger_op_duration_seconds", HISTOGRAM, "Until the le
 MEMBERS = Family("coordd_members", GAUGE, "Nodes as this node knows them, itself included", ("state",))
 BUS_UP = Family("coordd_bus_up", GAUGE, "1: the bus is connected; absent without gossip")
 LEDGER_UP = Family("coordd_ledger_up", GAUGE, "1: the ledger answers and is the right one")
-BREAKER_OPEN = Family("coordd_breaker_open", GAUGE, "1: the breaker is open", ("name",))
+BREAKER_OPEN = Family(
+    "coordd_breaker_open", GAUGE, "1: the breaker is open, of bus, ledger, job:NAME or service:NAME", ("name",)
+)
 CHECK_STATE = Family(
     "coordd_check_state", GAUGE, "0 healthy, 1 degraded, 2 unhealthy, 3 unavailable, 4 insecure, -1 unknown", ("check",)
 )

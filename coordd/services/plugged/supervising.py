@@ -11,8 +11,9 @@ import trio
 
 from coordd import plugins
 from coordd.config.plugged.services import ServiceTable
-from coordd.core.breaker import Breaker
+from coordd.core.breaker import FAILURES, Breaker, Rule
 from coordd.services.control.doctor import FAIL, OK, WARN, Check, check
+from coordd.services.ledger import boottime
 from coordd.services.plugged.process import served
 
 log = structlog.get_logger("services")
@@ -23,6 +24,9 @@ STABLE_S = 60.0
 # After this many failures in a row the breaker opens, for this long (seconds) at first, and at most.
 FAILURES_MAX = 5
 OPEN_MIN_S, OPEN_MAX_S = 60.0, 3600.0
+
+# The names of these breakers begin so.
+OF_SERVICE = "service:"
 
 # The first pause (seconds) between two starts, and the longest. It doubles.
 PAUSE_MIN_S, PAUSE_MAX_S = 1.0, 30.0
@@ -41,19 +45,18 @@ class Service:
         self.state = STARTING
         self.text = ""  # what it said last, or why it ended last
         self.starts = 0
-        self.breaker = Breaker(
-            f"service:{table.name}", failures_max=FAILURES_MAX, cool_down_min_s=OPEN_MIN_S, cool_down_max_s=OPEN_MAX_S
-        )
+        rule = Rule(((FAILURES_MAX, FAILURES),), open_for_s=OPEN_MIN_S, open_for_max_s=OPEN_MAX_S)
+        self.breaker = Breaker(OF_SERVICE + table.name, rule)
         self._about = about
         self._ready = trio.Event()
 
     async def run(self) -> None:
         """Keep it running for ever."""
         while True:
-            permit = self.breaker.allow(trio.current_time())
+            permit = self.breaker.allow(boottime())
             if not permit:
                 self.state = STOPPED
-                await trio.sleep(min(LOOK_S, self.breaker.retry_in_s(trio.current_time()) + 0.01))
+                await trio.sleep(min(LOOK_S, self.breaker.retry_in_s(boottime()) + 0.01))
                 continue
             self.starts += 1
             self.state, self._ready = STARTING, trio.Event()
@@ -65,7 +68,7 @@ class Service:
             await self._ended(permit, why)
 
     async def _ended(self, permit: int, why: str) -> None:
-        now = trio.current_time()
+        now = boottime()
         self.state, self.text = WAITING, why
         # A probe that worked for a while has another permit by now.
         self.breaker.failed(self.breaker.allow(now) or permit, why, now, random.random())  # noqa: S311 - it only spreads probes
@@ -80,7 +83,7 @@ class Service:
     async def _stable(self, permit: int) -> None:
         await self._ready.wait()
         await trio.sleep(STABLE_S)
-        self.breaker.succeeded(permit, trio.current_time())
+        self.breaker.succeeded(permit, boottime())
 
     def _heard(self, word: str, text: str) -> None:
         self.text = text
@@ -132,6 +135,10 @@ class Services:
             except Exception:
                 # The boundary: a mistake in here must not end the daemon.
                 log.exception("service.failed", service=service.table.name)
+
+    def breakers(self) -> tuple[Breaker, ...]:
+        """Those of all services."""
+        return tuple([service.breaker for service in self.running.values()])
 
     def checks(self) -> list[Check]:
         """For `doctor`."""

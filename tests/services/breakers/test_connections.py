@@ -10,8 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordd.config.settings import read_config
-from coordd.core.breaker import LOUD_AFTER, LOUD_FOR_S, LOUD_WITHIN_S, Breaker, Rule
+from coordd.core.breaker import FAILURES, LOUD_AFTER, LOUD_FOR_S, LOUD_WITHIN_S, SLOW, TIMEOUT, Breaker, Rule
+from coordd.core.ledger.words import FAILURE
 from coordd.services import ledger as module
+from coordd.services.breakers.own import OwnBreakers
 from coordd.services.ledger import LedgerService
 
 
@@ -42,7 +44,7 @@ def test_a_rule_of_a_connection_says_how_long_it_stays_open(growth: str, pauses:
         now += seen[-1]
     assert seen == pauses
     breaker.succeeded(breaker.allow(now), now)
-    breaker.use(Rule(after=1, open_for_s=0.25))
+    breaker.use(Rule(((1, FAILURES),), open_for_s=0.25))
     breaker.failed(breaker.allow(now), "away", now, 1.0)
     assert breaker.retry_in_s(now) == 0.25
 
@@ -53,6 +55,14 @@ def test_a_rule_of_a_connection_says_how_long_it_stays_open(growth: str, pauses:
         ("ledgre = {}", 'there is no connection "ledgre"; did you mean "ledger"'),
         ("bus = 3", "bus: expected a table, found the number 3"),
         ("bus = { after = 0 }", "bus: after: expected a whole number from 1"),
+        ("bus = { after = { open = 2 } }", 'bus: after: expected closed or half_open, found the text "open"'),
+        ('bus = { on = ["timeout"] }', 'bus: on: expected failure, found the text "timeout"'),
+        ('ledger = { on = ["lost"] }', "ledger: on: expected failure, timeout, slow, found"),
+        ("ledger = { on = [] }", "ledger: on: expected a list of failures, or a table of numbers by failure"),
+        ("ledger = { on = { slow = 0 } }", "ledger: on: expected a whole number from 1"),
+        ("ledger = { after = 2, on = { slow = 9 } }", "after: has no effect beside a table under on"),
+        ('ledger = { window = "2d" }', "ledger: window: expected 1 s to 86400 s"),
+        ('bus = { window = "0s" }', "bus: window: expected"),
         ('bus = { open_for = "1h" }', "bus: open_for: expected 0.05 s to 300 s"),
         ('bus = { open_for = "9s", open_for_max = "8s" }', "open_for_max: expected a duration of at least open_for"),
         ('bus = { growth = "quadratic" }', "bus: growth: expected one of fixed, linear, exponential"),
@@ -64,6 +74,45 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, problem: str) -> None:
     assert found == {}
     assert len(problems) == 1
     assert problem in problems[0]
+
+
+def test_a_rule_says_what_counts_within_which_window_and_in_which_state(tmp_path: Path) -> None:
+    said = 'ledger = { on = { timeout = 2, slow = 10 }, window = "10s", after = { half_open = 2 } }'
+    expected = Rule(((2, (TIMEOUT,)), (10, (SLOW,))), window_s=10.0, probes=2)
+    assert rules(tmp_path, said) == ({"ledger": expected}, [])
+    said = 'bus = { after = { closed = 5 }, on = ["failure"], window = "10m" }'
+    assert rules(tmp_path, said) == ({"bus": Rule(((5, (FAILURE,)),), window_s=600.0)}, [])
+    assert rules(tmp_path, "ledger = {}") == ({"ledger": Rule()}, []), "an empty table changes nothing"
+
+
+def test_a_bus_that_comes_and_goes_is_told_within_a_window() -> None:
+    bus: Any = SimpleNamespace(state="connected", error="")
+    own = OwnBreakers(Breaker("ledger"))
+    own.bus.use(Rule(((3, FAILURES),), window_s=60.0))
+    with capture_logs() as logs:
+        for now in (10.0, 20.0, 30.0):
+            bus.state = "disconnected"
+            own.look_at(bus, now)
+            bus.state = "connected"
+            own.look_at(bus, now + 5.0)
+    assert [(line["event"], line["name"], line["log_level"]) for line in logs] == [("breaker.opened", "bus", "warning")]
+    assert (own.bus.opened, own.bus.is_open) == (1, False)
+
+
+def test_a_question_that_takes_long_is_slow_and_without_an_answer_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "boottime", lambda: 1000.0)
+    service = LedgerService(lambda: None, 2.0)  # type: ignore[arg-type,return-value]  # nobody asks it
+    breaker = service.breaker
+
+    def judged(failure: str, took_s: float) -> int:
+        service._judge(breaker.allow(1000.0), failure, took_s)
+        return breaker.failures
+
+    assert [judged("", 1.9), judged("away", 0.1), judged("", 1.9)] == [0, 1, 0], "slow answers count only if named"
+    breaker.use(Rule(((2, (TIMEOUT, SLOW)),), window_s=60.0))
+    assert [judged("", 1.5), judged("away", 0.1), judged("", 1.7)] == [0, 0, 1]
+    assert service.state == "connected", "it did answer"
+    assert (judged("no answer in time", 1.7), breaker.is_open) == (2, True)
 
 
 def test_a_longer_pause_alone_is_enough(tmp_path: Path) -> None:

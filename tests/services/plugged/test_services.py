@@ -13,6 +13,8 @@ import trio
 from plugins.written import written
 
 from coordd.config.plugged.services import ServiceTable
+from coordd.services.breakers.view import connection_view
+from coordd.services.ledger import boottime
 from coordd.services.plugged import process, supervising
 from coordd.services.plugged.process import served
 from coordd.services.plugged.supervising import READY, STOPPED, WAITING, Service, Services
@@ -201,6 +203,13 @@ def test_one_that_fails_is_started_again_until_its_breaker_opens(monkeypatch: py
     service = watched("raises", lambda one: one.state == STOPPED)
     assert (service.starts, service.breaker.state) == (supervising.FAILURES_MAX, "open")
     assert service.text == "stopped by its breaker, started 5 times: it failed: ValueError: it is Friday"
+    now = boottime()
+    view = connection_view(service.breaker, now, 1_738_137_600.0)
+    assert (view["name"], view["kind"], view["state"], view["failures"]) == ("service:raises", "service", "open", 5)
+    assert 0 < view["retry_in_s"] <= supervising.OPEN_MIN_S
+    assert view["reason"] == "it failed: ValueError: it is Friday"
+    service.breaker.reset(now)
+    assert service.breaker.allow(now), "a person has it started at once"
 
 
 def test_a_breaker_lets_one_start_try_and_a_service_that_works_closes_it(

@@ -86,3 +86,27 @@ def test_a_person_isolates_a_breaker_from_any_node() -> None:
             one.call("breaker.isolate", name="ledger")
         one.call("breaker.reset", name="job:fragile")
         cluster.becomes(trigger(three, "fragile", "2"), "success")
+
+
+def ledger_breaker(node: Node) -> dict[str, Any]:
+    return next(one for one in node.call("breaker.list") if one["name"] == "ledger")
+
+
+def test_a_ledger_that_fails_now_and_then_opens_the_breaker_by_its_window() -> None:
+    with cluster_of(1, backend="production") as cluster:
+        (node,) = cluster.nodes
+        node.settings = '[breakers]\nledger = { after = 10, window = "10m" }\n'
+        cluster.start()
+        redis = cluster.production.redis
+        redis.kill()
+        node.ledger_is("unavailable")
+        redis.start()
+        node.ledger_is("connected")
+        seen = ledger_breaker(node)
+        assert (seen["state"], seen["opened"]) == ("closed", 0)
+        assert 0 < seen["failures"] < 10, "it works again, and the window still counts"
+        redis.kill()
+        until(lambda: ledger_breaker(node)["opened"] == 1, limit_s=60.0, why="failures of both times open it")
+        redis.start()
+        until(lambda: ledger_breaker(node)["state"] == "closed", why="the probe succeeds")
+        assert ledger_breaker(node)["failures"] < 10

@@ -9,9 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from plugins.written import environ, installed
 
-from system.lab.cluster import Node, cluster_of
+from system.lab.cluster import CallError, Node, cluster_of
 from system.lab.processes import ROOT, until
 from system.test_policies import trigger
 
@@ -64,6 +65,11 @@ def test_commands_checks_and_services_of_packages_work_on_a_daemon_and_are_liste
         ]
         os.kill(pid, signal.SIGKILL)
         until(lambda: "ready, started 2 times" in says(node, "service ready-file")[1], why="it is started again")
+        (breaker,) = [one for one in node.call("breaker.list") if one["kind"] == "service"]
+        assert (breaker["name"], breaker["state"]) == ("service:ready-file", "closed")
+        assert node.call("breaker.reset", name="service:ready-file")["failures"] == 0
+        with pytest.raises(CallError, match=r"the breaker of the service ready-file cannot be held open by hand"):
+            node.call("breaker.isolate", name="service:ready-file")
 
         cluster.becomes(trigger(node, "sales", "one"), "success")
         program = [sys.executable, "-c", "from coordd.cli.coordctl import main; main()"]

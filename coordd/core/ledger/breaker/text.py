@@ -179,17 +179,28 @@ class State(Record):
 
         Ends before the window are forgotten, and of each group no more is kept than it counts to.
         """
-        self.failures += [(group, at_ms) for group in groups]
-        kept: list[tuple[int, int]] = []
-        full = False
-        for number, (count, _) in enumerate(rule.groups, 1):
-            of_group = [one for one in self.failures if one[0] == number]
-            if rule.window_ms:
-                of_group = [one for one in of_group if one[1] > at_ms - rule.window_ms]
-            kept += of_group[-count:]
-            full = full or len(of_group) >= count
-        self.failures = kept
+        counts = [count for count, _ in rule.groups]
+        failures = [*self.failures, *[(group, at_ms) for group in groups]]
+        self.failures, full = counted(failures, counts, at_ms, rule.window_ms)
         return full
+
+
+def counted(
+    failures: "list[tuple[int, int]]", counts: "list[int]", at_ms: int, window_ms: int
+) -> "tuple[list[tuple[int, int]], bool]":
+    """Those failures, GROUP and AT_MS each, that still count at that time; and True if a group has enough.
+
+    ``counts``: how many make it enough, of the groups from 1 on. ``window_ms``: 0: there is no window.
+    """
+    kept: list[tuple[int, int]] = []
+    full = False
+    for number, count in enumerate(counts, 1):
+        of_group = [one for one in failures if one[0] == number]
+        if window_ms:
+            of_group = [one for one in of_group if one[1] > at_ms - window_ms]
+        kept += of_group[-count:]
+        full = full or len(of_group) >= count
+    return kept, full
 
 
 def _failure(text: str) -> "tuple[int, int]":
