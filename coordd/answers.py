@@ -21,6 +21,7 @@ class Status(TypedDict):
     runs: dict[str, Any]
     breakers_open: list[str]
     late_jobs: list[str]
+    boot: list[dict[str, Any]]
     uptime_s: float
 
 

@@ -45,10 +45,9 @@ from coordd.core.wire.events import task_of
 from coordd.core.wire.windows import Windows
 from coordd.errors import CoorddError, UnavailableError
 from coordd.launching import LaunchBuilder, make_outlets
-from coordd.ports import Verifiable
 from coordd.services.audit import Audit, audit_view
 from coordd.services.control import disclosure
-from coordd.services.control.doctor import FAIL, OK, WARN, bus_check, check
+from coordd.services.control.doctor import FAIL, OK, WARN, audit_check, bus_check, check, opened_checks, room_checks
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.control.server import ControlServer
 from coordd.services.driver import Driver, Keeper
@@ -57,6 +56,7 @@ from coordd.services.ledger import LedgerService, boottime
 from coordd.services.metrics.unread import dump_unread
 from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
+from coordd.services.plugged.booting import Boot
 from coordd.services.retention import Retention
 from coordd.services.runners import Runners
 from coordd.services.strategies.rooms import plugin_checks
@@ -69,6 +69,9 @@ RECALLED_BYTES_MAX = 4 * 1024 * 1024
 
 # Below this (MiB) `doctor` reports too little room.
 DISK_FREE_MB = 200
+
+# A start takes up to this long (seconds) after its boot steps.
+START_S = 60.0
 
 # After TERM everything must end within this time (seconds).
 STOP_S = 8.0
@@ -94,11 +97,14 @@ class Daemon:
         self.config = config
         self._config_path = config_path
         self._started_at = boottime()
-        self._stopping = False
+        self._stopping = self._begun = False
+        self._refused = ""  # why the boot steps end the start
         self.notifier = SystemdNotifier()
         self._make_directories()
         state = self._open_state()
         self.node = self._make_node(state)
+        about = {"node": config.node.name, "cluster": config.cluster.name, "socket": config.control.socket}
+        self.boot = Boot(config.boot, about, self._waits)
         self._ledgers = state.ledgers
         self.connections = Connections(config.cluster, self.node.full_hostname, state.ledgers, state.pin)
         self.connections.jobs = self._jobs_now
@@ -223,6 +229,7 @@ class Daemon:
             about=partial(journal_files.about, self._journal.directory),
             looks=self._audit,
             unsigned=safety.unsigned(self.config.cluster),
+            boot=self.boot.view,
         )
 
     def _make_control(self) -> ControlServer:
@@ -250,27 +257,16 @@ class Daemon:
         try:
             # The outer nursery outlives the inner one: messages that are sent while stopping still leave.
             async with trio.open_nursery() as outer:
-                outer.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead, self.driver.bus_changed)
-                if self.driver.outbox is not None:
-                    outer.start_soon(self.driver.outbox.run)
-                outer.start_soon(self.ledger.run, self.driver.ledger_answers)
                 async with trio.open_nursery() as inner:
-                    inner.start_soon(self.driver.run)
-                    inner.start_soon(self.methods.relay.run)
                     inner.start_soon(self.control.serve, listener)
-                    self._begin()
-                    inner.start_soon(self.runners.run)
-                    inner.start_soon(self.health.run)
-                    inner.start_soon(self.troubles.run)
-                    inner.start_soon(self.observing.run)
-                    inner.start_soon(self.source.run)
-                    inner.start_soon(self._fatal, inner.cancel_scope)
+                    inner.start_soon(self._start, outer, inner)
                     await self._signals(inner.cancel_scope)
-                if self.driver.fatal.is_set():
-                    exit_code = EXIT_CONFIG
-                    log.error("daemon.refused", reason=self.driver.fatal_reason)
-                    print(f"coordd: {self.driver.fatal_reason}", file=sys.stderr)
-                else:
+                if self._refused or self.driver.fatal.is_set():
+                    exit_code = EXIT_UNAVAILABLE if self._refused else EXIT_CONFIG
+                    reason = self._refused or self.driver.fatal_reason
+                    log.error("daemon.refused", reason=reason)
+                    print(f"coordd: {reason}", file=sys.stderr)
+                elif self._begun:
                     await self._farewell()
                 outer.cancel_scope.cancel()
             if self.driver.outbox is not None:
@@ -278,6 +274,34 @@ class Daemon:
         finally:
             self._close()
         return exit_code
+
+    async def _start(self, outer: trio.Nursery, inner: trio.Nursery) -> None:
+        """Take the boot steps, and begin: only now is there anything that other nodes can hear."""
+        methods = self.control.methods
+        self.control.methods = self.boot.gated(methods)
+        self._refused = await self.boot.prepare()
+        if self._refused:
+            inner.cancel_scope.cancel()
+            return
+        self.control.methods = methods
+        self._begun = True
+        outer.start_soon(self.bus.receive, self.driver.deliver, self._peer_dead, self.driver.bus_changed)
+        if self.driver.outbox is not None:
+            outer.start_soon(self.driver.outbox.run)
+        outer.start_soon(self.ledger.run, self.driver.ledger_answers)
+        inner.start_soon(self.driver.run)
+        inner.start_soon(self.methods.relay.run)
+        self._begin()
+        for serve in (
+            self.runners.run,
+            self.health.run,
+            self.troubles.run,
+            self.observing.run,
+            self.source.run,
+            self.boot.run,
+        ):
+            inner.start_soon(serve)
+        inner.start_soon(self._fatal, inner.cancel_scope)
 
     def _warn(self) -> None:
         """Log settings that give something up, and settings that this version does not implement."""
@@ -346,6 +370,10 @@ class Daemon:
         else:
             self.health.say()
 
+    def _waits(self, sentence: str, most_s: float) -> None:
+        """The start takes longer: tell systemd, which would end it."""
+        self.notifier.notify(f"STATUS={sentence}", f"EXTEND_TIMEOUT_USEC={int((most_s + START_S) * 1e6)}")
+
     async def _signals(self, inner: trio.CancelScope) -> None:
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
         with trio.open_signal_receiver(*watched) as received:
@@ -358,10 +386,10 @@ class Daemon:
                     log.info("daemon.stopping", signal=signal.Signals(number).name)
                     inner.cancel()
                     return
-                if number == signal.SIGHUP:
+                if number == signal.SIGHUP and self._begun:
                     with contextlib.suppress(CoorddError):  # refused, logged and in STATUS: the old configuration stays
                         self.reload()
-                else:
+                elif number == signal.SIGUSR1:
                     log.info("daemon.state", **self.methods.status_now())
                     dump_unread(self.driver, self.driver.bus)
 
@@ -509,40 +537,17 @@ class Daemon:
         uid = os.getuid()
         checks = [check("runs as", OK if uid else WARN, f"uid {uid}", "run it as a separate user")]
         node = self.config.node
-        path = node.state_dir
-        there = OK if os.path.isdir(path) else FAIL
-        checks += [check("state directory", there, path, f"create the directory {path}"), *self.source.checks()]
-        stat = os.statvfs(path)
-        free_mb = stat.f_bavail * stat.f_frsize // 2**20
-        enough = OK if free_mb > DISK_FREE_MB else FAIL
-        checks.append(check("disk", enough, f"{free_mb} MiB free", "free some space: journal and ledger need it"))
-        try:
-            ledger = self.connections.open_ledger()
-            try:
-                weaker: list[str] = ledger.status().get("weaker", [])
-                wrong = ledger.integrity() if isinstance(ledger, Verifiable) else []
-            finally:
-                ledger.close()
-            sound = FAIL if wrong else OK
-            checks.append(check("ledger", sound, "; ".join(wrong) or "intact", "restore it from a backup"))
-            checks += [check("ledger server", WARN, text, "see docs/runbook.md") for text in weaker]
-        except CoorddError as exc:
-            checks.append(check("ledger", FAIL, str(exc), "see docs/runbook.md"))
+        checks += [*room_checks(node.state_dir, DISK_FREE_MB), *self.source.checks()]
+        checks += opened_checks(self.connections.open_ledger)
         checks.append(bus_check(self.bus))
-        try:
-            breaks = self._check_audit(math.inf, 1).breaks
-            where = [f"{b.file}:{b.line}: {b.problem}" if b.line else f"{b.file} {b.problem}" for b in breaks]
-            text = f"the chain of the audit is broken: {'; '.join(where[:3])}" if breaks else "its chain is intact"
-            checks.append(check("audit", FAIL if breaks else OK, text, "coordctl audit; see docs/runbook.md"))
-        except UnavailableError as exc:
-            checks.append(check("audit", FAIL, str(exc), "see docs/runbook.md"))
+        checks.append(audit_check(lambda: self._check_audit(math.inf, 1).breaks))
         warm = self._launcher.warm
         if warm is not None:
             text = f"not used now: {warm.problem}" if warm.problem else f"a warm parent, pid {warm.pid}"
             checks.append(check("fast start", WARN if warm.problem else OK, text, "attempts start slower meanwhile"))
         usable, text = probe_units(node.units)
         checks.append(check("units", OK if usable else WARN, text, "see docs/runbook.md: a unit for a run"))
-        checks += [*plugin_checks(), *self.observing.checks(), *self.builder.remarks()]
+        checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks()]
         problems = self.builder.problems()
         for name in sorted({**problems, **self._problems()}):
             text = problems.get(name) or self._problems()[name][0]

@@ -121,6 +121,7 @@ LIBRARY_HOME = {
         "outcomes/brokers.py",
     ),
     "pyarrow": ("outcomes/files.py",),
+    "packaging": ("plugins/installed.py",),
     "anyio": ("client.py", "single.py", "resilience.py"),
     "tenacity": ("resilience.py",),
     "structlog": ("services/", "adapters/logs.py", "daemon.py"),

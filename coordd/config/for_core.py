@@ -22,11 +22,12 @@ _NEEDS_RESTART = (
 
 def needs_restart(before: Config, after: Config) -> list[str]:
     """The changed settings that a reload does not take."""
-    return [
+    changed = [
         f"[{section}] {key}"
         for section, key in _NEEDS_RESTART
         if getattr(getattr(after, section), key) != getattr(getattr(before, section), key)
     ]
+    return changed + (["[[boot]]"] if after.boot != before.boot else [])
 
 
 def settings_of(config: Config, version: str) -> Settings:

@@ -10,6 +10,7 @@ from coordd.config import addresses
 from coordd.config.hooks.hook import Hook
 from coordd.config.hooks.publisher import Publisher
 from coordd.config.hooks.sink import SinkHook, shown as shown_address
+from coordd.config.plugged.boot import BootStep
 from coordd.config.plugged.services import ServiceTable
 from coordd.config.values import parse_size
 from coordd.core.breaker import Rule
@@ -311,6 +312,7 @@ class Config(msgspec.Struct, frozen=True):
     sinks: tuple[SinkHook, ...] = ()
     publishers: tuple[Publisher, ...] = ()
     services: tuple[ServiceTable, ...] = ()
+    boot: tuple[BootStep, ...] = ()
     path: str = ""
 
     @property

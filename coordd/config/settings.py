@@ -23,6 +23,7 @@ from coordd.config.hooks import sinks as outcomes
 from coordd.config.hooks.hook import of_lineage, read_hooks, read_lineage_url
 from coordd.config.hooks.publisher import read_publishers
 from coordd.config.hooks.sink import read_sinks
+from coordd.config.plugged.boot import read_boot
 from coordd.config.plugged.services import read_services
 from coordd.config.sections import (
     BACKENDS,
@@ -242,6 +243,7 @@ _LISTS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "sink": ("sinks", read_sinks),
     "publish": ("publishers", read_publishers),
     "service": ("services", read_services),
+    "boot": ("boot", read_boot),
 }
 # Of these, the readers that say which key of which section is wrong.
 _NAMED = ("sink", "publish")

@@ -17,6 +17,7 @@ from coordd.core.names import NAME, NAME_RULE
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
 from coordd.plugins import GROUPS
+from coordd.plugins.installed import misfit, package_of, points
 
 # A file with more unknown keys is another kind of file; naming all of them would take quadratic time.
 UNKNOWN_MAX = 20
@@ -216,21 +217,20 @@ def strategy(value: object, *built_in: str) -> str:
 
 def brought(value: object, group: str, what: str, *built_in: str) -> str:
     """The name of something built in, or of an entry point in that group that an installed package brings."""
-    from importlib.metadata import entry_points  # here, because few sites have a plug-in
-
     said = text(value)
-    if said not in built_in:
-        names = sorted(point.name for point in entry_points(group=group))
-        if said not in names:
-            near = nearest(said, [*built_in, *names])
-            raise ValueError(f"expected {what}, found {found(said)}, which no installed package brings; {near}")
+    if said in built_in:
+        return said
+    known = {point.name: point for point in points(group)}
+    if said not in known:
+        near = nearest(said, [*built_in, *known])
+        raise ValueError(f"expected {what}, found {found(said)}, which no installed package brings; {near}")
+    if wrong := misfit(known[said]):
+        raise ValueError(f"expected {what} for this version of coordd, found {found(said)}: {wrong}")
     return said
 
 
 def installed() -> tuple[str, ...]:
     """Every plug-in that a package brings, with the package and its version."""
-    from importlib.metadata import entry_points
-
     groups = (STRATEGIES, CONFIG_BACKENDS, *GROUPS)
-    found = sorted((one for group in groups for one in entry_points(group=group)), key=lambda one: one.name)
-    return tuple(f"{one.name} ({one.dist.name} {one.dist.version})" if one.dist else one.name for one in found)
+    brought_in = sorted((one for group in groups for one in points(group)), key=lambda one: one.name)
+    return tuple([f"{one.name} ({package_of(one)})" for one in brought_in])

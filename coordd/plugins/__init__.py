@@ -6,13 +6,14 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+BOOT_STEPS = "coordd.boot_steps"
 CHECKS = "coordd.checks"
 COMMANDS = "coordd.commands"
 SERVICES = "coordd.services"
-GROUPS = (CHECKS, COMMANDS, SERVICES)
+GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES)
 
 
 class CheckContext(NamedTuple):
@@ -35,7 +36,8 @@ CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "insecure": 4, "unavailabl
 COULD_NOT_LOOK = 3
 
 
-# What the process of a service says: a word and a text, a line each. PROBLEM: why it ends.
+# What the process of a service or of a boot step says: a word and a text, a line each. PROBLEM: why it ends. A step
+# is ready when it is done.
 READY, STATUS, PROBLEM = "ready", "status", "problem"
 
 
@@ -55,4 +57,32 @@ class ServiceContext:
 
     def status(self, text: str) -> None:
         """A line for people, and a sign of life for the watchdog."""
+        self._say(f"{STATUS} {text}")
+
+
+class BootContext:
+    """Of a boot step: its name, the node and the cluster, the daemon's control socket, which try this is (from 1), and
+    ``args``, as its table has them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        cluster: str,
+        socket: str,
+        attempt: int,
+        args: Mapping[str, str],
+        say: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.node = node
+        self.cluster = cluster
+        self.socket = socket
+        self.attempt = attempt
+        self.args = args
+        self._say = say
+
+    def status(self, text: str) -> None:
+        """A line for people: what it waits for."""
         self._say(f"{STATUS} {text}")

@@ -14,19 +14,34 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any, NoReturn
 
-from coordd.plugins import CHECKS, CODES, COULD_NOT_LOOK, PROBLEM, SERVICES, CheckContext, ServiceContext
+from coordd.plugins import (
+    BOOT_STEPS,
+    CHECKS,
+    CODES,
+    COULD_NOT_LOOK,
+    PROBLEM,
+    READY,
+    SERVICES,
+    BootContext,
+    CheckContext,
+    ServiceContext,
+)
+from coordd.plugins.installed import misfit, points
 
 TEXT_MAX = 1000
 
 
 def loaded(group: str, name: str) -> Any:
-    """The plug-in. Raises LookupError if no package brings it, and whatever its module raises."""
-    point = next(iter(metadata.entry_points(group=group, name=name)), None)
+    """The plug-in. Raises LookupError if no package brings it, or one that is not for this version of coordd; and
+    whatever its module raises.
+    """
+    point = next(iter(points(group, name)), None)
     if point is None:
         raise LookupError(f"no installed package brings {name} (entry points, group {group})")
+    if wrong := misfit(point):
+        raise LookupError(wrong)
     found = point.load()
     if not callable(found):
         raise TypeError(f"{point.value} is not callable")
@@ -47,23 +62,37 @@ def of_check(name: str, context: dict[str, Any], say: Callable[[str], None]) -> 
 def of_service(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
     """Serve until the process is ended; a service that returns or raises has ended."""
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    one_line = ServiceContext(**context, say=lambda text: say(_line(text)))
+    ended, _ = _called(SERVICES, name, ServiceContext(**context, say=lambda text: say(_line(text))), say)
+    if ended:
+        say(f"{PROBLEM} it returned; a service serves until it is ended")
+    return 1
+
+
+def of_boot_step(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Do it once; when it returns, it is done, and a text that it returns is for people."""
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    done, said = _called(BOOT_STEPS, name, BootContext(**context, say=lambda text: say(_line(text))), say)
+    if not done:
+        return 1
+    say(f"{READY} {_line('' if said is None else said)}")
+    return 0
+
+
+def _called(group: str, name: str, context: object, say: Callable[[str], None]) -> tuple[bool, Any]:
+    """True and what it returned, if it returned. A coroutine function runs under trio."""
     try:
-        function = loaded(SERVICES, name)
+        function = loaded(group, name)
         if inspect.iscoroutinefunction(function):
             import trio
 
-            trio.run(function, one_line)
-        else:
-            function(one_line)
+            return True, trio.run(function, context)
+        return True, function(context)
     except SystemExit as exc:
         say(f"{PROBLEM} it called exit({exc.code!r:.40})")
     except BaseException as exc:  # whatever a plug-in raises is told
         traceback.print_exc()
         say(f"{PROBLEM} {_failed(exc)}")
-    else:
-        say(f"{PROBLEM} it returned; a service serves until it is ended")
-    return 1
+    return False, None
 
 
 def _end_with_starter() -> None:
@@ -73,7 +102,11 @@ def _end_with_starter() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = {CHECKS: of_check, SERVICES: of_service}
+KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = {
+    BOOT_STEPS: of_boot_step,
+    CHECKS: of_check,
+    SERVICES: of_service,
+}
 
 
 def _failed(exc: BaseException) -> str:
@@ -94,13 +127,13 @@ def main() -> NoReturn:
     def say(text: str) -> None:
         os.write(out, f"{text}\n".encode(errors="replace"))
 
-    code = COULD_NOT_LOOK
+    code, word = COULD_NOT_LOOK, "" if group == CHECKS else f"{PROBLEM} "
     try:
         code = KINDS[group](name, json.loads(context), say)
     except SystemExit as exc:
-        say(f"it called exit({exc.code!r:.40})")
+        say(f"{word}it called exit({exc.code!r:.40})")
     except BaseException as exc:  # whatever a plug-in raises is told
-        say(_failed(exc))
+        say(f"{word}{_failed(exc)}")
     os._exit(code)  # threads and exit handlers of the plug-in must not hold it up
 
 

@@ -22,13 +22,23 @@ def installed(tmp_path: Path, *kinds: str) -> Path:
     return target
 
 
-def written(folder: Path, group: str, text: str, *names: str) -> Path:
-    """A package ``bad`` whose module has these functions (those of ``text``, if none is named) as plug-ins."""
+# The program of plug-ins, with a folder of them as its first argument.
+HOST = "import sys; sys.path.insert(0, sys.argv.pop(1)); from coordd.plugins.host import main; main()"
+
+
+def hosting(folder: Path) -> list[str]:
+    """The program that runs the plug-ins of this folder."""
+    return [sys.executable, "-c", HOST, str(folder)]
+
+
+def written(folder: Path, group: str, text: str, *names: str, requires: str = "") -> Path:
+    """A package ``bad`` whose module has these functions as plug-ins. ``requires``: a package that it needs."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bad_plug_ins.py").write_text(text)
     about = folder / "bad-0.7.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 0.7\n")
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: bad\nVersion: 0.7\n{needs}")
     points = [f"{name} = bad_plug_ins:{name}" for name in names]
     (about / "entry_points.txt").write_text("\n".join([f"[{group}]", *points, ""]))
     return folder

@@ -75,6 +75,17 @@ def _jobs_from(source: dict[str, Any]) -> str:
     return f"from {plain(source['backend'])}" if source.get("backend", "files") != "files" else ""
 
 
+def _boot(steps: list[dict[str, Any]]) -> str:
+    """The boot steps that are not done."""
+    return "; ".join(
+        f"{plain(step['name'])} {plain(step['state'])}"
+        + (f", attempt {step['attempts']}" if step["attempts"] > 1 else "")
+        + (f": {safe(step['text'])}" if step.get("text") else "")
+        for step in steps
+        if step["state"] != "done"
+    )
+
+
 def status_text(status: dict[str, Any]) -> str:
     """One node in a few lines."""
     members, runs, jobs = status["members"], status["runs"], status.get("jobs", {})
@@ -115,6 +126,7 @@ def status_text(status: dict[str, Any]) -> str:
         ("", f"no success in time: {plain(status['late_jobs'])} (coordctl why JOB)" if status.get("late_jobs") else ""),
         ("", f"stale here: {plain(status['stale_jobs'])} (coordctl job list)" if status.get("stale_jobs") else ""),
         ("", _stopped(status.get("suspended") or {})),
+        ("boot", _boot(status.get("boot") or [])),
         ("triggers", _triggers(status.get("triggers") or {})),
         ("budget", _budget(status.get("budget") or {})),
         ("drained", held(status["drained"]) or "yes" if status.get("drained") else ""),

@@ -55,6 +55,7 @@ def judged(status: dict[str, Any], weaker: Iterable[str], took_s: float) -> Verd
         ("stuck", runs["stuck"]),
         ("lost", [f"{members['lost']} of the nodes"] if members["lost"] else []),
         ("weaker ledger", list(weaker)),
+        ("boot steps failed", [step["name"] for step in status.get("boot", ()) if step["state"] == "failed"]),
     ):
         if names:
             warning.append(f"{word}: {_names(names)}")

@@ -31,14 +31,8 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_services(tables: Any, report: Callable[[str], None]) -> tuple[ServiceTable, ...]:
     """The services; each problem is reported in a sentence."""
-    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
-        report("expected [[service]], a list of tables: two brackets on each side")
-        return ()
-    if len(tables) > SERVICES_MAX:
-        report(f"expected at most {SERVICES_MAX} services, found {len(tables)}")
-        return ()
     services: dict[str, ServiceTable] = {}
-    for number, table in enumerate(tables, 1):
+    for number, table in read_tables("service", tables, (SERVICES_MAX, "services"), report):
         wrong: list[str] = []
         said = values.read_table(table, _READERS, lambda key, message: wrong.append(f"{key}: {message}"))  # noqa: B023 - it is called here
         if "name" not in table:
@@ -53,18 +47,33 @@ def read_services(tables: Any, report: Callable[[str], None]) -> tuple[ServiceTa
     return tuple(services.values())
 
 
+def read_tables(
+    section: str, tables: Any, most: tuple[int, str], report: Callable[[str], None]
+) -> list[tuple[int, dict[str, Any]]]:
+    """The tables of a list, counted from 1. ``most``: their number, at most, and what they are."""
+    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+        report(f"expected [[{section}]], a list of tables: two brackets on each side")
+        return []
+    if len(tables) > most[0]:
+        report(f"expected at most {most[0]} {most[1]}, found {len(tables)}")
+        return []
+    return list(enumerate(tables, 1))
+
+
 def _name(value: object) -> str:
     return values.brought(value, SERVICES, "a service")
 
 
-def _seconds(value: Any) -> float:
+def read_seconds(value: Any) -> float:
+    """A limit in seconds. Raises ValueError."""
     seconds = parse_duration(value)
     if not SECONDS_MIN <= seconds <= SECONDS_MAX:
         raise ValueError(f"expected {SECONDS_MIN:g} s to {SECONDS_MAX:g} s, found {seconds:g} s")
     return seconds
 
 
-def _memory(value: object) -> int:
+def read_memory(value: object) -> int:
+    """Bytes of a process. Raises ValueError."""
     size = values.parse_size(values.text(value))
     if not MEMORY_MIN <= size <= MEMORY_MAX:
         raise ValueError(f"expected 64M to 64G, found {values.found(value)}")
@@ -73,7 +82,7 @@ def _memory(value: object) -> int:
 
 _READERS: dict[str, values.Reader] = {
     "name": _name,
-    "start_timeout": _seconds,
-    "watchdog": lambda value: 0.0 if value in (0, "0") else _seconds(value),
-    "memory": _memory,
+    "start_timeout": read_seconds,
+    "watchdog": lambda value: 0.0 if value in (0, "0") else read_seconds(value),
+    "memory": read_memory,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from coordd.core.checks.check import REPORT, Check
@@ -27,6 +28,7 @@ class CheckMethods(TriggerMethods):
     """The checks of the cluster: this node's, the shared ones, and what the other nodes tell of theirs."""
 
     checks: Checks | None = None
+    boot: Callable[[], list[dict[str, Any]]] = list  # how each boot step is
 
     def table(self) -> dict[str, Method]:
         """Every method, with the lowest role that may call it."""
@@ -98,9 +100,10 @@ class CheckMethods(TriggerMethods):
         self._driver.feed(self._driver.node.look_again)
         return {"name": check.key, "reported": state, "until": params.get("until"), "by": caller.name}
 
-    def _triggers_and_checks(self) -> dict[str, Any]:
-        """The triggers and checks of `status`."""
+    def _steps_triggers_and_checks(self) -> dict[str, Any]:
+        """The boot steps, triggers and checks of `status`."""
         return {
+            "boot": self.boot(),
             "triggers": self.triggering.view() if self.triggering is not None else None,
             "checks": view.counts(self.checks.rows()) if self.checks is not None else {},
         }

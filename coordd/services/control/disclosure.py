@@ -247,6 +247,7 @@ METHODS: dict[str, Shape] = {
         },
         "suspended": {"all": _HOLD, "jobs": SHOW},
         "drained": _HOLD,
+        "boot": [{**dict.fromkeys(("name", "mandatory", "state", "attempts"), SHOW), "text": SENTENCE}],
     },
     "node.list": [
         {

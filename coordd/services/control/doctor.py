@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,10 +20,11 @@ from coordd.core.node.alarms import Alarms
 from coordd.core.node.node import Node
 from coordd.core.node.shown import Shown
 from coordd.core.visible import visible
+from coordd.core.wire.chain import Break
 from coordd.core.wire.envelope import ACCEPT, REFUSALS, Keyring
 from coordd.core.wire.windows import CLOCK_SKEW_MAX_S
-from coordd.errors import UnavailableError
-from coordd.ports import Bus, Ledger
+from coordd.errors import CoorddError, UnavailableError
+from coordd.ports import Bus, Ledger, Verifiable
 from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
@@ -191,6 +192,46 @@ def tls_checks(*listed: str) -> list[Check]:
     if plain:
         return [check("TLS", OK, f"not used for {', '.join(plain)}: its traffic stays on this machine")]
     return [check("TLS", OK, "used, certificates are verified")]
+
+
+def room_checks(path: str, free_mb_min: int) -> list[Check]:
+    """Whether the state directory is there, and its disk has room."""
+    there = OK if os.path.isdir(path) else FAIL
+    stat = os.statvfs(path)
+    free_mb = stat.f_bavail * stat.f_frsize // 2**20
+    enough = OK if free_mb > free_mb_min else FAIL
+    return [
+        check("state directory", there, path, f"create the directory {path}"),
+        check("disk", enough, f"{free_mb} MiB free", "free some space: journal and ledger need it"),
+    ]
+
+
+def audit_check(look: Callable[[], Sequence[Break]]) -> Check:
+    """Whether the chain of the audit is whole. Blocking."""
+    try:
+        breaks = look()
+    except UnavailableError as exc:
+        return check("audit", FAIL, str(exc), "see docs/runbook.md")
+    where = [f"{b.file}:{b.line}: {b.problem}" if b.line else f"{b.file} {b.problem}" for b in breaks]
+    text = f"the chain of the audit is broken: {'; '.join(where[:3])}" if breaks else "its chain is intact"
+    return check("audit", FAIL if breaks else OK, text, "coordctl audit; see docs/runbook.md")
+
+
+def opened_checks(open_ledger: Callable[[], Ledger]) -> list[Check]:
+    """What a new connection of the ledger says of it. Blocking."""
+    try:
+        ledger = open_ledger()
+        try:
+            weaker: list[str] = ledger.status().get("weaker", [])
+            wrong = ledger.integrity() if isinstance(ledger, Verifiable) else []
+        finally:
+            ledger.close()
+    except CoorddError as exc:
+        return [check("ledger", FAIL, str(exc), "see docs/runbook.md")]
+    sound = FAIL if wrong else OK
+    return [check("ledger", sound, "; ".join(wrong) or "intact", "restore it from a backup")] + [
+        check("ledger server", WARN, text, "see docs/runbook.md") for text in weaker
+    ]
 
 
 async def _skew_check(ledger: LedgerService) -> Check:

@@ -90,9 +90,10 @@ class Methods(CheckMethods):
         about: Callable[[str, int], Iterable[dict[str, Any]]] = lambda _text, _most: (),
         looks: Audit | None = None,
         unsigned: str = "",
+        boot: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         """``about``: the records that contain a text, among the last bytes of the journal. ``looks``: where it is
-        recorded who read a log from another node; ``unsigned``: why nobody may.
+        recorded who read a log from another node; ``unsigned``: why nobody may. ``boot``: how each boot step is.
         """
         self.relay = Relay(driver, {"journal": recorded.answer(about)})
         super().__init__(driver, ledger, troubles, ledger_url=ledger_url, job_problems=job_problems, relay=self.relay)
@@ -107,6 +108,7 @@ class Methods(CheckMethods):
         self._doctor = doctor
         self._read_audit = audit
         self.source = source
+        self.boot = boot
         self._checked: tuple[float, list[dict[str, str]]] = (-math.inf, [])  # the last doctor's result, and its time
 
     def table(self) -> dict[str, Method]:
@@ -189,7 +191,7 @@ class Methods(CheckMethods):
             "stale_jobs": sorted(node.rulebook.definitions.stale),
             "rules": objects.rules_view(node),
             "breakers_open": open_breakers(driver),
-            **self._triggers_and_checks(),
+            **self._steps_triggers_and_checks(),
             "impaired": node.unfit or None,
             "stands_aside": node.aside or None,
             "ready": ready_view(driver, self._ledger),

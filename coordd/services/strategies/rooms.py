@@ -16,7 +16,8 @@ import trio
 
 from coordd.config.values import CONFIG_BACKENDS, STRATEGIES
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
-from coordd.plugins import CHECKS, COMMANDS, SERVICES
+from coordd.plugins import BOOT_STEPS, CHECKS, COMMANDS, SERVICES
+from coordd.plugins.installed import misfit, package_of, points
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.ledger import boottime
@@ -59,7 +60,8 @@ def brought(group: str = STRATEGIES, what: str = "a strategy") -> list[tuple[str
     for point in points(group):
         wrong = ""
         try:
-            if not callable(point.load()):
+            wrong = misfit(point)
+            if not wrong and not callable(point.load()):
                 wrong = f"{point.value} is not callable"
         except Exception as exc:  # a plug-in's own code: whatever it raises is told
             wrong = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"[:200]
@@ -67,28 +69,23 @@ def brought(group: str = STRATEGIES, what: str = "a strategy") -> list[tuple[str
     return found
 
 
-def points(group: str) -> list[metadata.EntryPoint]:
-    """The plug-ins of a group, by name."""
-    return sorted(metadata.entry_points(group=group), key=lambda one: one.name)
-
-
-def package_of(point: metadata.EntryPoint) -> str:
-    """The package that brings a plug-in, and its version."""
-    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "no package"
-
-
 def plugin_checks() -> list[Check]:
     """For ``doctor``: every plug-in, with its version; a broken one is named."""
     kinds = ((STRATEGIES, "a strategy"), (CONFIG_BACKENDS, "a configuration backend"))
     # Not loaded here: they run in processes of their own.
-    apart = ((CHECKS, "a check"), (COMMANDS, "a command"), (SERVICES, "a service"))
+    apart = ((BOOT_STEPS, "a boot step"), (CHECKS, "a check"), (COMMANDS, "a command"), (SERVICES, "a service"))
     advice = "it is not used: repair or remove its package"
     return [
         check(f"plug-in {name}", WARN if wrong else OK, wrong or text, advice)
         for group, what in kinds
         for name, text, wrong in brought(group, what)
     ] + [
-        check(f"plug-in {point.name}", OK, f"{what} of {package_of(point)}")
+        check(
+            f"plug-in {point.name}",
+            WARN if misfit(point) else OK,
+            misfit(point) or f"{what} of {package_of(point)}",
+            advice,
+        )
         for group, what in apart
         for point in points(group)
     ]

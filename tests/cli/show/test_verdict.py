@@ -61,6 +61,11 @@ def test_a_node_that_is_fine(ctl: Callable[..., Result], daemon: FakeDaemon) -> 
         ({"drained": HOLD, "state": "draining"}, 1, "drained by anna: new disks"),
         ({"late_jobs": ["etl", "sales"]}, 1, "late: etl, sales"),
         ({"late_jobs": [f"j{n}" for n in range(9)]}, 1, "late: j0, j1, j2, j3, j4, …"),
+        (
+            {"boot": [{"name": "cache", "state": "failed"}, {"name": "mount", "state": "done"}]},
+            1,
+            "boot steps failed: cache",
+        ),
         ({"runs": {"unknown": ["etl#1"]}}, 1, "unknown: etl#1"),
         ({"runs": {"stuck": ["etl#1"]}}, 1, "stuck: etl#1"),
         ({"members": {"lost": 1, "alive": 2}}, 1, "lost: 1 of the nodes"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
-from plugins.written import written
+from plugins.written import hosting, written
 
 from coordd.config.plugged.services import ServiceTable
 from coordd.services.breakers.view import connection_view
@@ -99,13 +98,12 @@ NAMES = [
 ]
 ABOUT = {"node": "edge-1", "cluster": "main", "socket": "/run/x.sock"}
 LIMIT_S = 120.0
-HOST = "import sys; sys.path.insert(0, sys.argv.pop(1)); from coordd.plugins.host import main; main()"
 
 
 @pytest.fixture(autouse=True)
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     written(tmp_path / "bad", "coordd.services", SERVICES, *NAMES)
-    host = [sys.executable, "-c", HOST, str(tmp_path / "bad")]
+    host = hosting(tmp_path / "bad")
     monkeypatch.setattr(program, "HOST", host)
     return host
 
@@ -219,7 +217,7 @@ def test_a_breaker_lets_one_start_try_and_a_service_that_works_closes_it(
         monkeypatch.setattr(supervising, name, value)
     flag = tmp_path / "works"
     written(tmp_path / "later", "coordd.services", LATER.format(flag=str(flag)), "later")
-    monkeypatch.setattr(program, "HOST", [sys.executable, "-c", HOST, str(tmp_path / "later")])
+    monkeypatch.setattr(program, "HOST", hosting(tmp_path / "later"))
 
     def wanted(one: Service) -> bool:
         if one.breaker.opened:
