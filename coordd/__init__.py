@@ -5,7 +5,7 @@ The layers, from outer to inner; each may import only what stands to its right o
 
     cli -> daemon -> connecting, launching -> services | adapters (never each other) -> config, ports -> core -> errors
     runner  -> adapters, ports, core    the process that holds one lease and one spark-submit
-    outcomes -> services, adapters, config, core    the programs of the runs of sinks and publishers
+    outcomes -> services, adapters, config, core, plugins    the programs of the runs of sinks and publishers
     once    -> runner, adapters, core   `coordd exec`: a runner in the foreground, for a command of its caller
     client  -> answers, adapters, errors    the control socket, for Python programs; answers: its types
     single  -> once, errors             `coordd exec` for functions and blocks of a Python program

@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "client": {"answers", "adapters", "errors"},
     "answers": set(),
     "single": {"once", "errors"},
-    "outcomes": {"services", "adapters", "config", "core", "errors"},
+    "outcomes": {"plugins", "services", "adapters", "config", "core", "errors"},
     "guard": set(),
     "resilience": {"guard"},
     "__main__": {"cli", "once"},

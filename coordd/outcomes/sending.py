@@ -31,6 +31,10 @@ def offer(
     """
     if to.startswith(("https:", "http:")):
         return post(to, document, timeout_s, sink["token_file"], key=ident, ca=sink["tls_ca"], kind=kind)
+    if to.startswith("plugin:"):
+        from coordd.outcomes import plugged
+
+        return plugged.to_plug_in(sink, to, document, timeout_s)
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.setitimer(signal.ITIMER_REAL, timeout_s)  # for everything: a disk may hang too
     try:

@@ -7,13 +7,14 @@ nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 BOOT_STEPS = "coordd.boot_steps"
 CHECKS = "coordd.checks"
 COMMANDS = "coordd.commands"
 SERVICES = "coordd.services"
-GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES)
+SINKS = "coordd.sinks"
+GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS)
 
 
 class CheckContext(NamedTuple):
@@ -86,3 +87,20 @@ class BootContext:
     def status(self, text: str) -> None:
         """A line for people: what it waits for."""
         self._say(f"{STATUS} {text}")
+
+
+class SinkContext(NamedTuple):
+    """Of a sink: how one run ended (``outcome``), and where to: ``path`` and ``query`` of ``to``, which is
+    plugin://NAME/PATH?KEY=VALUE. ``name``: of the sink. ``timeout_s``: how long (seconds) it may take. The files are
+    those that its table names.
+    """
+
+    name: str
+    to: str
+    path: str
+    query: Mapping[str, str]
+    timeout_s: float
+    outcome: Mapping[str, Any]
+    password_file: str = ""
+    token_file: str = ""
+    tls_ca: str = ""

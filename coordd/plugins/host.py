@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -24,13 +25,18 @@ from coordd.plugins import (
     PROBLEM,
     READY,
     SERVICES,
+    SINKS,
     BootContext,
     CheckContext,
     ServiceContext,
+    SinkContext,
 )
 from coordd.plugins.installed import misfit, points
 
 TEXT_MAX = 1000
+
+# Bytes of data of a plug-in that a run calls; those that the daemon starts have limits from there.
+DATA_BYTES_MAX = 2 * 2**30
 
 
 def loaded(group: str, name: str) -> Any:
@@ -62,37 +68,43 @@ def of_check(name: str, context: dict[str, Any], say: Callable[[str], None]) -> 
 def of_service(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
     """Serve until the process is ended; a service that returns or raises has ended."""
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    ended, _ = _called(SERVICES, name, ServiceContext(**context, say=lambda text: say(_line(text))), say)
-    if ended:
-        say(f"{PROBLEM} it returned; a service serves until it is ended")
+    returned, said = _called(SERVICES, name, ServiceContext(**context, say=lambda text: say(_line(text))))
+    say(f"{PROBLEM} {'it returned; a service serves until it is ended' if returned else said}")
     return 1
 
 
 def of_boot_step(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
     """Do it once; when it returns, it is done, and a text that it returns is for people."""
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    done, said = _called(BOOT_STEPS, name, BootContext(**context, say=lambda text: say(_line(text))), say)
-    if not done:
-        return 1
-    say(f"{READY} {_line('' if said is None else said)}")
-    return 0
+    done, said = _called(BOOT_STEPS, name, BootContext(**context, say=lambda text: say(_line(text))))
+    say(f"{READY if done else PROBLEM} {said}")
+    return 0 if done else 1
 
 
-def _called(group: str, name: str, context: object, say: Callable[[str], None]) -> tuple[bool, Any]:
-    """True and what it returned, if it returned. A coroutine function runs under trio."""
+def of_sink(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Hand one outcome over, which is on standard input; when it returns, the sink has it."""
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
+    taken, said = _called(SINKS, name, SinkContext(**context, outcome=json.load(sys.stdin)))
+    say(str(said) or "taken")
+    return 0 if taken else 1
+
+
+def _called(group: str, name: str, context: object) -> tuple[bool, str]:
+    """True and what it returned, for people; or False and why it failed. A coroutine function runs under trio."""
     try:
         function = loaded(group, name)
         if inspect.iscoroutinefunction(function):
             import trio
 
-            return True, trio.run(function, context)
-        return True, function(context)
+            said = trio.run(function, context)
+        else:
+            said = function(context)
     except SystemExit as exc:
-        say(f"{PROBLEM} it called exit({exc.code!r:.40})")
+        return False, f"it called exit({exc.code!r:.40})"
     except BaseException as exc:  # whatever a plug-in raises is told
         traceback.print_exc()
-        say(f"{PROBLEM} {_failed(exc)}")
-    return False, None
+        return False, _failed(exc)
+    return True, "" if said is None else _line(said)
 
 
 def _end_with_starter() -> None:
@@ -106,6 +118,7 @@ KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = 
     BOOT_STEPS: of_boot_step,
     CHECKS: of_check,
     SERVICES: of_service,
+    SINKS: of_sink,
 }
 
 

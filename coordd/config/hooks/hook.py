@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -127,17 +128,20 @@ def call_job(
     retry: Retry,
     owner: str = "",
     pieces: tuple[str, ...] = (EVENT_PARAM,),
+    finds_packages: bool = False,
 ) -> Job:
     """The job whose runs run ``module`` with what it is to do, and with an event: the parameters ``pieces``, one after
-    the other.
+    the other. ``finds_packages``: where the daemon finds them.
     """
+    found = {"PYTHONPATH": os.environ["PYTHONPATH"]} if finds_packages and "PYTHONPATH" in os.environ else {}
     return Job(
         name=name,
         digest=digest,
         launch=Command(
             argv=(sys.executable, "-m", module),
             env={
-                CALL_VARIABLE: json.dumps(call).replace("{", "{{").replace("}", "}}"),
+                **{name: _literal(said) for name, said in found.items()},
+                CALL_VARIABLE: _literal(json.dumps(call)),
                 EVENT_VARIABLE: "".join([f"{{{piece}}}" for piece in pieces]),
             },
         ),
@@ -151,6 +155,11 @@ def call_job(
         lease_s=lease_s,
         retry=retry,
     )
+
+
+def _literal(text: str) -> str:
+    """As a template that becomes this text."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def of_lineage(url: str, namespace: str, token_file: str) -> Hook:

@@ -17,6 +17,7 @@ from coordd.config import values
 from coordd.config.hooks.hook import EVENT_PARAM, call_job, read_timeout
 from coordd.config.hooks.sink import (
     ON_WEB,
+    PLUGIN,
     SCHEMES,
     TRIES_MAX,
     WAITS_S,
@@ -121,7 +122,7 @@ def _addresses(value: object) -> tuple[str, ...]:
     for one in found:
         read_address(one)
         scheme, _, rest = one.partition("://")
-        if scheme == "parquet" or (scheme == "file" and rest.endswith("/")) or "?hash=" in one:
+        if scheme in ("parquet", PLUGIN) or (scheme == "file" and rest.endswith("/")) or "?hash=" in one:
             expected = f'a queue, an exchange, a stream, {ON_WEB[1]}:// or a file, or "{EVENTS}"'
             raise ValueError(f"expected {expected}, found {shown(one)!r}: what is there has room for ends of runs only")
     return found

@@ -19,7 +19,9 @@ from coordd.config.hooks.hook import SINK, Hook, call_job, read_timeout
 from coordd.core.jobs.job import Job, Retry
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.ledger.words import FAILURE, SUCCESS, TERMINAL
+from coordd.core.names import NAME
 from coordd.core.redaction import HIDDEN, redact_text
+from coordd.plugins import SINKS
 
 T = TypeVar("T")
 
@@ -34,6 +36,9 @@ WAITS_S = 7 * 86_400.0
 # What `on` says -> the states of a run that ended.
 ENDS = {SUCCESS: (SUCCESS,), FAILURE: (FAILURE,), "done": tuple(sorted(TERMINAL))}
 
+# The scheme of sinks that packages bring.
+PLUGIN = "plugin"
+
 # scheme -> an example, and the parameters after the question mark. Those in one row exclude each other.
 SCHEMES: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "file": ("file:///srv/outcomes.jsonl, or file:///srv/outcomes/ for one file a run", ()),
@@ -44,6 +49,7 @@ SCHEMES: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
     "amqps": ("amqps://user@broker/vhost?queue=outcomes", (("queue",), ("exchange", "routing_key"))),
     "redis": ("redis://localhost:6379/0?stream=outcomes", (("stream",), ("hash",))),
     "rediss": ("rediss://host:6379/0?stream=outcomes", (("stream",), ("hash",))),
+    PLUGIN: ("plugin://NAME/orders?retries=3, with the NAME of an entry point", ()),
 }
 ON_DISK = ("file", "parquet")
 ON_WEB = ("http", "https")
@@ -87,7 +93,7 @@ class SinkHook(Hook, frozen=True):
         return call_job(
             "coordd.outcomes",
             {
-                "to": self.to, "timeout_s": self.timeout_s, "password_file": self.password_file,
+                "name": self.title, "to": self.to, "timeout_s": self.timeout_s, "password_file": self.password_file,
                 "token_file": self.token_file, "tls_ca": self.tls_ca,
             },
             name=self.job_name,
@@ -97,6 +103,7 @@ class SinkHook(Hook, frozen=True):
             timeout_s=self.timeout_s + 30.0,  # the call ends itself before
             lease_s=lease_s,
             retry=Retry(attempts=self.attempts, delay_s=parse_duration(self.delay), backoff="exponential"),
+            finds_packages=self.to.startswith(f"{PLUGIN}://"),
         )  # fmt: skip
 
 
@@ -155,7 +162,10 @@ def _read_section(
     if "to" not in table:
         wrong.append((f"{section}.to", f"expected an address, found none; such as {SCHEMES['https'][0]}"))
     scheme = said.get("to", "").partition("://")[0]
-    for key, schemes in (("token_file", ON_WEB), ("password_file", ("amqp", "amqps", "redis", "rediss"))):
+    for key, schemes in (
+        ("token_file", (*ON_WEB, PLUGIN)),
+        ("password_file", ("amqp", "amqps", "redis", "rediss", PLUGIN)),
+    ):
         if said.get(key) and scheme and scheme not in schemes:
             wrong.append((f"{section}.{key}", f"{scheme}:// has no use for it"))
     for setting, message in wrong:
@@ -196,6 +206,11 @@ def read_address(value: object) -> str:
     if scheme in ON_DISK:
         if not rest.startswith("/") or rest.strip("/") == "" or "?" in rest or "#" in rest:
             raise ValueError(f"expected an absolute path, {wrong}")
+        return said
+    if scheme == PLUGIN:
+        if not NAME.fullmatch(parts.netloc) or parts.fragment:
+            raise ValueError(f"expected the name of an entry point, {wrong}")
+        values.brought(parts.netloc, SINKS, "a sink")
         return said
     if not parts.hostname or port == 0 or parts.fragment:
         raise ValueError(f"expected a host, {wrong}")

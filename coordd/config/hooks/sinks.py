@@ -12,7 +12,17 @@ import msgspec
 from coordd.config import addresses, values
 from coordd.config.hooks.hook import SINK
 from coordd.config.hooks.publisher import EVENTS
-from coordd.config.hooks.sink import ENDS, JOB_SINKS_MAX, ON_DISK, SCHEMES, SinkHook, events_of, read_address, read_name
+from coordd.config.hooks.sink import (
+    ENDS,
+    JOB_SINKS_MAX,
+    ON_DISK,
+    PLUGIN,
+    SCHEMES,
+    SinkHook,
+    events_of,
+    read_address,
+    read_name,
+)
 from coordd.config.sections import Config
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job, Sink
@@ -77,7 +87,7 @@ def _of_job(said: Mapping[str, Any], config: Config) -> Iterator[str]:
 def faults(to: str, *, insecure: bool) -> Iterator[str]:
     """Why this node cannot or must not send outcomes there, as sentences."""
     scheme = to.partition("://")[0]
-    if scheme not in ON_DISK:
+    if scheme not in (*ON_DISK, PLUGIN):
         for why in () if insecure else addresses.insecure(to):
             yield f"to: {why}; set [cluster] allow_insecure = true to accept that"
     if scheme == "parquet" and find_spec("pyarrow") is None:

@@ -75,8 +75,8 @@ found(json.load(sys.stdin))
 """
 
 
-def run(argv: list[str], event: str, timeout_s: float, environ: dict[str, str]) -> int:
-    """Run a program with the event on its stdin."""
+def run(argv: list[str], event: str, timeout_s: float, environ: dict[str, str], *, what: str = "the hook") -> int:
+    """Run a program with the event on its stdin. ``what``: it is, for people."""
     try:
         process = subprocess.Popen(
             argv,
@@ -98,7 +98,7 @@ def run(argv: list[str], event: str, timeout_s: float, environ: dict[str, str]) 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     if code is None:
-        print(f"the hook did not end within {timeout_s:g} s", file=sys.stderr)
+        print(f"{what} did not end within {timeout_s:g} s", file=sys.stderr)
         return TIMED_OUT
     return code if code >= 0 else 128 - code
 

@@ -16,7 +16,7 @@ import trio
 
 from coordd.config.values import CONFIG_BACKENDS, STRATEGIES
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
-from coordd.plugins import BOOT_STEPS, CHECKS, COMMANDS, SERVICES
+from coordd.plugins import BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS
 from coordd.plugins.installed import misfit, package_of, points
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
@@ -73,7 +73,13 @@ def plugin_checks() -> list[Check]:
     """For ``doctor``: every plug-in, with its version; a broken one is named."""
     kinds = ((STRATEGIES, "a strategy"), (CONFIG_BACKENDS, "a configuration backend"))
     # Not loaded here: they run in processes of their own.
-    apart = ((BOOT_STEPS, "a boot step"), (CHECKS, "a check"), (COMMANDS, "a command"), (SERVICES, "a service"))
+    apart = (
+        (BOOT_STEPS, "a boot step"),
+        (CHECKS, "a check"),
+        (COMMANDS, "a command"),
+        (SERVICES, "a service"),
+        (SINKS, "a sink"),
+    )
     advice = "it is not used: repair or remove its package"
     return [
         check(f"plug-in {name}", WARN if wrong else OK, wrong or text, advice)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from plugins.written import written
 
 from config.written import refused, write
 from coordd.config.hooks.sink import SinkHook, shown
@@ -58,7 +59,7 @@ def test_the_job_that_a_sink_is(tmp_path: Path) -> None:
     filled = fill_launch(job.launch, {"event": "{}"})
     assert isinstance(filled, Command)
     assert json.loads(filled.env["COORDD_HOOK_SECRET"]) == {
-        "to": sink.to, "timeout_s": 5.0, "password_file": "", "token_file": "", "tls_ca": "",
+        "name": "r", "to": sink.to, "timeout_s": 5.0, "password_file": "", "token_file": "", "tls_ca": "",
     }  # fmt: skip
     assert "u@" in sink.to
     assert len({sink.digest, *[msgspec.structs.replace(sink, **one).digest for one in CHANGES]}) == len(CHANGES) + 1
@@ -76,6 +77,12 @@ CHANGES: list[dict[str, Any]] = [
         ("[[sink]]\n", "expected [sink.NAME], a table for each sink; [[sink]] is for job files"),
         ("[sink.a]\n", "sink.a.to: expected an address, found none"),
         ('[sink.a]\nto = "kafka://b/x"\n', "expected an address that begins with one of file://, parquet://, http://"),
+        ('[sink.a]\nto = "plugin://a b/x"\n', "expected an address without spaces"),
+        ('[sink.a]\nto = "plugin:///x"\n', "expected the name of an entry point, such as plugin://NAME/"),
+        (
+            '[sink.a]\nto = "plugin://nobody/x"\n',
+            'expected a sink, found the text "nobody", which no installed package',
+        ),
         ('[sink.a]\nto = "file://o"\n', "expected an absolute path, such as file:///srv/outcomes.jsonl"),
         ('[sink.a]\nto = "amqp://localhost/"\n', "expected ?queue=… or ?exchange=…&routing_key=…"),
         ('[sink.a]\nto = "amqp://localhost/?queue=a&exchange=b"\n', "expected ?queue=…"),
@@ -114,6 +121,23 @@ def test_what_is_refused_in_a_job_file(tmp_path: Path, text: str, problem: str) 
 
     assert job is None
     assert problem in problems[0]
+
+
+def test_the_sink_of_a_package_is_found_and_its_runs_find_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(written(tmp_path / "site", "coordd.sinks", "", "here")))
+    monkeypatch.setenv("PYTHONPATH", "/site/{x}")
+    text = '[sink.a]\nto = "plugin://here/DB?table=ends"\n[sink.b]\nto = "file:///o"\n'
+    plugged, other = load(write(tmp_path / "coordd.toml", text), {}).sinks
+
+    launch = plugged.job(60.0).launch
+    assert isinstance(launch, Command)
+    assert launch.env["PYTHONPATH"] == "/site/{{x}}"
+    assert plugged.to == "plugin://here/DB?table=ends"
+    launch = other.job(60.0).launch
+    assert isinstance(launch, Command)
+    assert "PYTHONPATH" not in launch.env
 
 
 def test_parquet_without_its_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
