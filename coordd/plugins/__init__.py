@@ -6,7 +6,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 BOOT_STEPS = "coordd.boot_steps"
@@ -14,7 +14,8 @@ CHECKS = "coordd.checks"
 COMMANDS = "coordd.commands"
 SERVICES = "coordd.services"
 SINKS = "coordd.sinks"
-GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS)
+TRIGGERS = "coordd.triggers"
+GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, TRIGGERS)
 
 
 class CheckContext(NamedTuple):
@@ -104,3 +105,23 @@ class SinkContext(NamedTuple):
     password_file: str = ""
     token_file: str = ""
     tls_ca: str = ""
+
+
+class TriggerContext(NamedTuple):
+    """Of a trigger: its name, the job that it starts, the node that polls, how long (seconds) a look may take, and what
+    its table says else.
+    """
+
+    name: str
+    job: str
+    node: str
+    timeout_s: float
+    url: str = ""
+    path: str = ""
+    query: str = ""
+    argv: tuple[str, ...] = ()
+    password_file: str = ""
+
+
+# What a trigger may say of the arrivals that are there: the id of each, or also its fields, {trigger.body.NAME}.
+Arrivals = Iterable[str | tuple[str, Mapping[str, Any]]]

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from coordd.plugins import (
@@ -26,17 +26,19 @@ from coordd.plugins import (
     READY,
     SERVICES,
     SINKS,
+    TRIGGERS,
     BootContext,
     CheckContext,
     ServiceContext,
     SinkContext,
+    TriggerContext,
 )
 from coordd.plugins.installed import misfit, points
 
 TEXT_MAX = 1000
 
 # Bytes of data of a plug-in that a run calls; those that the daemon starts have limits from there.
-DATA_BYTES_MAX = 2 * 2**30
+DATA_BYTES_MAX = 2**30
 
 
 def loaded(group: str, name: str) -> Any:
@@ -89,11 +91,38 @@ def of_sink(name: str, context: dict[str, Any], say: Callable[[str], None]) -> i
     return 0 if taken else 1
 
 
-def _called(group: str, name: str, context: object) -> tuple[bool, str]:
-    """True and what it returned, for people; or False and why it failed. A coroutine function runs under trio."""
+def of_trigger(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Look once; each arrival is a JSON object with its key and its fields, and so is the reason why it failed."""
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
+
+    def look(function: Callable[[TriggerContext], Any]) -> None:
+        for one in function(TriggerContext(**{**context, "argv": tuple(context["argv"])})):
+            key, fields = (one, {}) if isinstance(one, str) else one if _is_pair(one) else (None, None)
+            if not isinstance(key, str) or not isinstance(fields, Mapping):
+                raise TypeError(f"it said {one!r:.60}; expected a text, or a text and its fields")
+            say(json.dumps({"key": key, "fields": dict(fields)}, default=str))
+
+    looked, why = _called(TRIGGERS, name, look=look)
+    if not looked:
+        say(json.dumps({"problem": why}))
+    return 0
+
+
+def _is_pair(one: object) -> bool:
+    return isinstance(one, tuple | list) and len(one) == 2
+
+
+def _called(
+    group: str, name: str, context: object = None, look: Callable[[Any], None] | None = None
+) -> tuple[bool, str]:
+    """True and what it returned, for people; or False and why it failed. A coroutine function runs under trio.
+    ``look``: what calls it instead.
+    """
     try:
         function = loaded(group, name)
-        if inspect.iscoroutinefunction(function):
+        if look is not None:
+            said: Any = look(function)
+        elif inspect.iscoroutinefunction(function):
             import trio
 
             said = trio.run(function, context)
@@ -119,6 +148,7 @@ KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = 
     CHECKS: of_check,
     SERVICES: of_service,
     SINKS: of_sink,
+    TRIGGERS: of_trigger,
 }
 
 

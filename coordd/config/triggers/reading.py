@@ -20,6 +20,7 @@ from coordd.core.jobs.trigger import (
     COMMAND,
     EVENT,
     FIELDS,
+    FIELDS_PLUGGED,
     FILE,
     HMAC,
     HTTP,
@@ -33,6 +34,7 @@ from coordd.core.jobs.trigger import (
     WITH_BODY,
     Trigger,
 )
+from coordd.plugins import TRIGGERS
 
 TRIGGERS_MAX = 20
 JOBS_MAX = 100
@@ -49,6 +51,9 @@ OPEN_USUAL = 100
 
 # Events that are not about a run: nobody is asked for a job.
 _OF_NODES = ("node.lost", "cluster.ready")
+
+# Job files are shown to people.
+WITHOUT = "expected a URL without a password: write it to a file, and name that as password_file"
 
 # The warning about a route that nobody can call on this node.
 DEAF = "this node hears no calls: [triggers] listen of coordd.toml is empty"
@@ -108,15 +113,19 @@ class _Reading:
 
     def trigger(self, job: str) -> Trigger | None:
         kind = self._table.get("kind")
+        if not isinstance(kind, str) or not kind:
+            self.wrong("kind", f"expected one of {', '.join(KINDS)}; found {found(kind) if kind else 'nothing'}")
+            return None
         if kind not in KINDS:
-            near = f"; {nearest(kind, KINDS)}" if isinstance(kind, str) else ""
-            self.wrong("kind", f"expected one of {', '.join(KINDS)}; found {found(kind) if kind else 'nothing'}{near}")
-            return None
-        if kind not in _KEYS:
-            self.wrong("kind", f'"{kind}" is not available in this version')
-            return None
-        needed, others = _KEYS[kind]
+            try:
+                values.brought(kind, TRIGGERS, "a kind of trigger", *KINDS)
+            except ValueError as exc:
+                self.wrong("kind", str(exc))
+                return None
+        needed, others = _KEYS.get(kind, _PLUGGED)
         readers = {key: _READERS[key] for key in ("kind", "name", "args", *needed, *others)}
+        if kind not in KINDS:
+            readers |= {"path": values.text, "argv": values.texts, "query": values.text}
         said = values.read_table(self._table, readers, self.wrong)
         for key in needed:
             if key not in self._table:
@@ -124,13 +133,15 @@ class _Reading:
         self._arguments(kind, said.get("args", {}))
         if kind == EVENT:
             self._events(said, job)
-        if kind == COMMAND and self._job.get("run_as"):
-            self.wrong("kind", "a command runs as the daemon's user: a job with run_as may not bring one")
+        if (kind == COMMAND or kind not in KINDS) and self._job.get("run_as"):
+            self.wrong("kind", "it runs as the daemon's user: a job with run_as may not bring one")
         fields = {_FIELDS.get(key, key): value for key, value in said.items()}
         if kind in (AMQP, REDIS):
             fields.setdefault("every_s", QUEUE_EVERY_S)
         if kind in _SCHEMES and fields.get("url"):
             self._address(fields["url"], kind)
+        if kind not in KINDS and addresses.has_password(fields.get("url", "")):
+            self.wrong("url", WITHOUT)
         most = self._open(kind, said.get("max_open"))
         return None if self._failed else Trigger(**{"name": kind, **fields, "max_open": most})
 
@@ -157,9 +168,7 @@ class _Reading:
         try:
             addresses.check(url, _SCHEMES[kind])
             if addresses.has_password(url):
-                raise ValueError(
-                    "expected a URL without a password: write it to a file, and name that as password_file"
-                )
+                raise ValueError(WITHOUT)
             if not self._insecure and (why := addresses.insecure(url)):
                 raise ValueError(f"{why[0]}; set [cluster] allow_insecure = true to accept that")
         except ValueError as exc:
@@ -187,12 +196,13 @@ class _Reading:
 
 def template_problem(text: str, kind: str) -> str:
     """The problem of a value of args, or ""."""
-    known = [f"trigger.{field}" for field in FIELDS[kind]]
+    known = [f"trigger.{field}" for field in FIELDS.get(kind, FIELDS_PLUGGED)]
+    with_body = kind in WITH_BODY or kind not in KINDS
     for match in PART.finditer(text):
         name = match.group(1)
         if name is None and match.group() in "{}":
             return f'a single "{match.group()}" in "{text:.60}"; write {{{{ and }}}} for braces'
-        if name is not None and name not in known and not (kind in WITH_BODY and _IN_BODY.fullmatch(name)):
+        if name is not None and name not in known and not (with_body and _IN_BODY.fullmatch(name)):
             near = nearest(f"trigger.{name.removeprefix('trigger.')}", known)
             return f'"{{{name:.60}}}" in "{text:.60}" is not a value of this kind of trigger; {near}'
     return ""
@@ -322,7 +332,7 @@ def _jobs(value: object) -> tuple[str, ...]:
 
 
 _READERS: dict[str, values.Reader] = {
-    "kind": values.one_of(*KINDS),
+    "kind": values.text,  # known by now
     "name": _name,
     "args": values.text_table,
     "path": _pattern,
@@ -355,6 +365,12 @@ _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     REDIS: (("url", "stream"), ("password_file", "key", "every", "max_open")),
     EVENT: (("on",), ("jobs",)),
 }
+
+# Of a kind that a package brings.
+_PLUGGED: tuple[tuple[str, ...], tuple[str, ...]] = (
+    (),
+    ("url", "path", "query", "argv", "password_file", "timeout", "every", "max_open"),
+)
 
 # How often a queue is looked at, unless the job file says it (seconds).
 QUEUE_EVERY_S = 1.0

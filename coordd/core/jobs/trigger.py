@@ -35,6 +35,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     SQL: ("key",),
     EVENT: ("key", "event", "job", "run", "state", "node"),
 }
+# Of a kind that a package brings.
+FIELDS_PLUGGED = ("key",)
 
 # A template: braces, or the name of a value.
 PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
@@ -72,6 +74,16 @@ class Trigger(msgspec.Struct, frozen=True):
     key: str = KEY_ID
 
     @property
+    def plugged(self) -> bool:
+        """True if a package brings its kind."""
+        return self.kind not in KINDS
+
+    @property
+    def polled(self) -> bool:
+        """True if one elected node looks for its arrivals."""
+        return self.kind in POLLED or self.plugged
+
+    @property
     def digest(self) -> str:
         """Of all that it says; equal on all nodes with the same lines."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:24]
@@ -87,6 +99,8 @@ class Trigger(msgspec.Struct, frozen=True):
             return f"{self.queue or self.stream} at {redact_text(self.url)}"
         if self.kind == SQL:
             return f"{self.query} at {redact_text(self.url)}"
+        if self.plugged:
+            return " ".join([self.kind, *filter(None, (self.path, redact_text(self.url), self.query, *self.argv))])
         return self.path or " ".join(self.argv)
 
 

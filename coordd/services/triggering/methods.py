@@ -7,7 +7,7 @@ from typing import Any
 
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
-from coordd.core.jobs.trigger import AMQP, EVENT, FILE, HTTP, POLLED, REDIS, Trigger
+from coordd.core.jobs.trigger import AMQP, EVENT, FILE, HTTP, REDIS, Trigger
 from coordd.core.names import host_of
 from coordd.core.triggers.polling import subject
 from coordd.core.visible import visible
@@ -169,7 +169,7 @@ class TriggerMethods(RevisionMethods):
     def _trigger_view(self, job: Job, trigger: Trigger, told: dict[str, Any] | None) -> dict[str, Any]:
         poller = self._poller(job, trigger)
         told = told or {}
-        state = "every node" if trigger.kind not in POLLED else "polled" if poller else "nobody polls"
+        state = "every node" if not trigger.polled else "polled" if poller else "nobody polls"
         if trigger.kind == HTTP:
             told = self._of_calls(job.name, trigger.name)
         if not job.enabled:
@@ -183,7 +183,7 @@ class TriggerMethods(RevisionMethods):
             "about": trigger.about,
             "state": state,
             "poller": host_of(poller) or None,
-            "every_s": trigger.every_s if trigger.kind in POLLED else None,
+            "every_s": trigger.every_s if trigger.polled else None,
             "max_open": trigger.max_open if trigger.kind != EVENT else None,
             "looked_at": instant(told["looked_at"]) if told.get("looked_at") else None,
             "waiting": told.get("waiting"),

@@ -1,21 +1,24 @@
-"""What a poller finds: the ids that a command prints, the rows that a query of a database has."""
+"""What a poller finds: the ids that a command prints, the rows that a query of a database has, what a package finds."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import trio
 
 from coordd.core.jobs.arguments import control_character
 from coordd.core.jobs.trigger import Trigger
+from coordd.core.redaction import redact_text
 from coordd.core.triggers.arrivals import Arrival
 from coordd.core.triggers.bodies import values_of
 from coordd.core.visible import visible
 from coordd.errors import UnavailableError
-from coordd.services.programs.child import killed
+from coordd.plugins import TRIGGERS
+from coordd.services.programs.child import environment, host, killed
 from coordd.services.triggering.sources import Look, Room, Source
 
 # What a program may print: bytes, ids, and bytes of one id.
@@ -57,8 +60,34 @@ class SqlSource(Source):
         raise UnavailableError(f"the database did not answer within {self._trigger.timeout_s:g} s")
 
 
+class PluggedSource(Source):
+    """What a package brings: a function, called in a process of its own, that says all arrivals that are there."""
+
+    def __init__(self, job: str, trigger: Trigger, node: str) -> None:
+        self._trigger = trigger
+        said = {name: getattr(trigger, name) for name in ("name", "timeout_s", "url", "path", "query", "argv")}
+        context = {"job": job, "node": node, **said, "password_file": trigger.password_file}
+        self._argv = host(TRIGGERS, trigger.kind, json.dumps(context))
+
+    async def look(self, _room: Room | None = None) -> Look:
+        kind = self._trigger.kind
+        with trio.move_on_after(self._trigger.timeout_s):
+            output = await printed(f"the plug-in {kind}", self._argv, environ=environment(finds_packages=True))
+            try:
+                said = [json.loads(line) for line in output.splitlines()]
+                if said and (why := said[-1].get("problem")):
+                    raise UnavailableError(f"the plug-in {kind}: {visible(redact_text(str(why)))}")
+                return found_of(map(_arrival, said), "it has")
+            except (ValueError, LookupError, TypeError, AttributeError) as exc:
+                raise UnavailableError(f"the plug-in {kind} answered what nobody can read: {exc!r:.100}") from exc
+        raise UnavailableError(f"the plug-in {kind} did not end within {self._trigger.timeout_s:g} s")
+
+
 def _row(line: bytes) -> Arrival:
-    said = json.loads(line)
+    return _arrival(json.loads(line))
+
+
+def _arrival(said: dict[str, Any]) -> Arrival:
     return Arrival(said["key"], {**values_of(said["fields"]), "key": said["key"]})
 
 
@@ -83,8 +112,11 @@ def found_of(arrivals: Iterable[Arrival], what: str) -> Look:
     return Look(list(found.values()), refused, problem=more)
 
 
-async def printed(name: str, argv: Sequence[str], asked: bytes = b"") -> bytes:
-    """What a program prints. ``name``: of it, for people. ``asked``: what it reads on its standard input.
+async def printed(
+    name: str, argv: Sequence[str], asked: bytes = b"", environ: Mapping[str, str] | None = None
+) -> bytes:
+    """What a program prints. ``name``: of it, for people. ``asked``: what it reads on its standard input. ``environ``:
+    its environment, if it needs more than a path.
 
     Raises UnavailableError: it cannot be executed, printed too much, or failed.
     """
@@ -97,7 +129,7 @@ async def printed(name: str, argv: Sequence[str], asked: bytes = b"") -> bytes:
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            env=environ or {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
             start_new_session=True,
         )
     except OSError as exc:

@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from coordd.core.jobs.job import Job
-from coordd.core.jobs.trigger import AMQP, FILE, POLLED, REDIS, SQL, Trigger
+from coordd.core.jobs.trigger import AMQP, FILE, REDIS, SQL, Trigger
 from coordd.core.triggers.polling import subject
 from coordd.core.visible import visible
 from coordd.errors import CoorddError
@@ -18,7 +18,7 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.polling import Polling
-from coordd.services.triggering.programs import CommandSource, SqlSource
+from coordd.services.triggering.programs import CommandSource, PluggedSource, SqlSource
 from coordd.services.triggering.queues import QueueSource
 from coordd.services.triggering.sources import FileSource, Look, Source
 from coordd.services.triggering.taking import SHOWN_MAX, Taker
@@ -221,6 +221,8 @@ class Triggering:
             return QueueSource(trigger, self._queues.open(job.name, trigger))
         if trigger.kind == SQL:
             return SqlSource(trigger, self._queues.program)
+        if trigger.plugged:
+            return PluggedSource(job.name, trigger, self._driver.node.hostname)
         return CommandSource(trigger)
 
     def own(self, job: str, name: str) -> Watched | None:
@@ -258,4 +260,4 @@ class Triggering:
 
 def polled_of(jobs: Any) -> list[tuple[Job, Trigger]]:
     """The triggers that a node looks for, with their jobs."""
-    return [(job, one) for job in jobs for one in job.triggers if one.kind in POLLED]
+    return [(job, one) for job in jobs for one in job.triggers if one.polled]

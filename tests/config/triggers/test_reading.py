@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from plugins.written import written
 from support.samples import EVERY_KEY
 
 from coordd.config.jobfile import JobSet, load_jobs
@@ -58,10 +59,35 @@ def test_so_many_runs_are_open_that_none_is_rejected(tmp_path: Path, overlap: st
     assert found.jobs["j"].triggers[0].max_open == most
 
 
+SITE = '[[trigger]]\nkind = "site-kind"\n'
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that brings a kind of triggers."""
+    site = tmp_path_factory.mktemp("packages") / "site"
+    monkeypatch.syspath_prepend(str(written(site, "coordd.triggers", "", "site-kind")))
+
+
+def test_the_kind_of_a_package_has_keys_of_its_own_and_any_field(tmp_path: Path) -> None:
+    text = SITE + 'url = "sftp://u@h/in"\npath = "in/*"\nquery = "a; b"\nargv = ["x"]\nevery = "5s"\n'
+    found = loaded(tmp_path, j=HEAD + COMMAND + text + 'args = { file = "{trigger.body.subject}" }\n')
+    (one,) = found.jobs["j"].triggers
+    assert (one.url, one.path, one.query, one.argv, one.every_s) == ("sftp://u@h/in", "in/*", "a; b", ("x",), 5.0)
+    assert one.about == "site-kind in/* sftp://u@h/in a; b x"
+    assert (one.plugged, one.polled) == (True, True)
+    found = loaded(tmp_path, j='run_as = "nobody"\n' + HEAD + COMMAND + SITE)
+    assert "a job with run_as may not bring one" in found.problems["j"][0].message
+
+
 BAD = [
     ("path", '[[trigger]]\nkind = "file"\n', "expected path in a trigger of the kind file"),
     ("kind", '[[trigger]]\nkind = "fiel"\npath = "/in/a"\n', 'did you mean "file"?'),
     ("kind", "[[trigger]]\n", "found nothing"),
+    ("kind", "[[trigger]]\nkind = 3\n", "expected one of file, http"),
+    ("args", SITE + 'args = { file = "{trigger.path}" }\n', "is not a value of this kind of trigger"),
+    ("url", SITE + 'url = "sftp://u:s3cret@h/in"\n', "expected a URL without a password"),
+    ("queue", SITE + 'queue = "q"\n', 'unknown key "queue"'),
     ("path", FILE.replace("/in/*.csv", "in/*.csv"), "expected an absolute path"),
     ("path", FILE.replace("/in/*.csv", "/in/**/a"), "would search whole trees"),
     ("path", FILE.replace("/in/*.csv", "/in/../a"), 'without ".."'),
