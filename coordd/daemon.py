@@ -350,13 +350,16 @@ class Daemon:
         driver.feed(node.start, None if peers is None else tuple(peers))
 
     def recall(self) -> None:
-        """Read the journal for attempts: two starts of one attempt, and rows to restore if the ledger went back."""
+        """Read the journal for attempts: two starts of one attempt, recent ends, and rows to restore if the ledger went
+        back.
+        """
         take = self.node.recall if self.connections.ledger_can_go_back else self.node.alarms.saw
         try:
             for record in journal_files.newest(self._journal.directory, RECALLED_BYTES_MAX):
                 self.troubles.recall(record)
                 if (event := task_of(record)) is not None:
                     take(event)
+                    self.node.outcomes.saw(event, event.timestamp)
                     self.runners.saw(event)
         except UnavailableError as exc:
             log.error(

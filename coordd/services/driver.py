@@ -18,6 +18,7 @@ from coordd.core.breaker import Breaker
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.members.outcomes import packet_of
 from coordd.core.names import host_of
 from coordd.core.node.node import Node
 from coordd.core.perform import pump
@@ -187,9 +188,17 @@ class Driver:
                 self.recent_total += 1
         if fresh:
             self.node.receive(packet, now)
+            self._show_learned()
         else:
             self.counts["late"] += len(packet.events)
             self.node.receive_late(packet, now)
+
+    def _show_learned(self) -> None:
+        """Ends of runs that peers tell of, as events of the nodes on which they ended."""
+        for outcome in self.node.outcomes.learned():
+            packet = packet_of(outcome, self.node.settings.cluster)
+            self.recent.append((packet, packet.events[0]))
+            self.recent_total += 1
 
     def bus_changed(self, up: bool) -> None:
         """The bus was lost, or is up again."""
@@ -538,15 +547,3 @@ class Driver:
             # The ledger may have such a row from an older version: one run must not stop every node.
             self.counts["too_large"] += 1
             log.error("message.too_large", about=type(packet.events[0]).__name__, size=len(data))
-
-
-def flat(packet: Packet, event: Event) -> dict[str, Any]:
-    """An event of ``recent`` with all its fields."""
-    return flatten(
-        event,
-        hostname=packet.hostname,
-        pid=packet.pid,
-        incarnation=packet.incarnation,
-        seq=packet.seq,
-        utcoffset=packet.utcoffset,
-    )

@@ -28,6 +28,7 @@ NOTICE_LEVELS = {
     "jobs.differ": WARNING,
     "token.went_back": ERROR,
     "token.not_believed": WARNING,
+    "outcome.not_believed": WARNING,
     "launch.failed": ERROR,
     "wall_clock.set_back": WARNING,
     "launch.refused": ERROR,

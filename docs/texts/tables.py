@@ -22,7 +22,7 @@ from coordd.config import jobkeys
 from coordd.core import attempt
 from coordd.core.ledger import rows, steps, words as ledger_words
 from coordd.core.members import membership
-from coordd.core.node import node
+from coordd.core.node import states
 from coordd.core.wire import events, merge
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
@@ -72,7 +72,7 @@ def attempt_moves() -> str:
 
 
 def node_moves() -> str:
-    return _moves(node.MOVES, tuple(node.MOVES))
+    return _moves(states.MOVES, tuple(states.MOVES))
 
 
 def member_moves() -> str:
@@ -142,7 +142,7 @@ _EVENTS = {
     "task-rejected": ("the ledger wrote rejected or missed for this node's claim", "the same"),
     "task-revoked": ("it was cancelled, or forbidden", "the same"),
     "task-retried": ("an attempt was lost, or never started, and the next is due", "the same"),
-    "control-revoke": ("never sent in this version", "sweep soon"),
+    "control-revoke": ("a person has revoked a run; the ledger has it", "sweep soon; it is known as revoked"),
     "control-clear": ("a person has looked at alarms (section 9)", "they stand no more, and are not raised again"),
     "control-cancel": ("a person has cancelled a run; the ledger has it", "the node that runs it tells its runner"),
 }
@@ -303,6 +303,7 @@ _LIMITS = (
     ("core.members.membership", "MEMBERS_MAX", "members a node keeps"),
     ("core.members.membership", "FANOUT_DELIVERIES_S", "deliveries a second of all heartbeats to all together"),
     ("core.members.heartbeat", "WATCHERS", "watchers of each node, and nodes that answer a hello, in a large cluster"),
+    ("core.members.outcomes", "OUTCOMES_MAX", "ends of runs that a node remembers, and that a hello is told"),
     ("core.members.detector", "BEATS_MAX", "unicasts that a node sends to its watchers in one interval"),
     ("core.members.membership", "FORGET_AFTER_S", "seconds after which a member that is gone is forgotten"),
     ("core.election", "ELECTION_MEMBERS_MAX", "members above which nothing is said"),

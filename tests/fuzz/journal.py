@@ -20,9 +20,8 @@ from support.small_cluster import EPOCH, Lone, job
 
 from coordd.adapters.disk import journal as journal_files
 from coordd.adapters.disk.journal import Journal, read
-from coordd.core.wire.events import task_of
+from coordd.core.wire.events import flat, task_of
 from coordd.core.wire.journal_line import decode_line, encode_line
-from coordd.services.driver import flat
 from fuzz.bus import packets
 from fuzz.mutate import Pool, distort, pick
 from fuzz.trial import Try, check, scratch

@@ -45,10 +45,10 @@ from coordd.core.ledger.words import BAD, STATES, UNAVAILABLE, Policy, Token
 from coordd.core.node.node import Node
 from coordd.core.ready import Now
 from coordd.core.wire import codec
-from coordd.core.wire.events import event_type
+from coordd.core.wire.events import event_type, flat
 from coordd.errors import BadRowError, UnavailableError
 from coordd.launching import LaunchBuilder
-from coordd.services.driver import Keeper, flat
+from coordd.services.driver import Keeper
 from coordd.services.runners import Runners
 from coordd.services.views.objects import attempt_view, election_view, nodes_view, run_view
 from coordd.services.views.why import why_run

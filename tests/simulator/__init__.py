@@ -11,8 +11,8 @@ The core is real. Everything around it is simulated: bus, disk, clocks, processe
     intruder    forged messages, and lies                   records     the faults of each machine, with times
     judge       checks of ledger, launches and ends         hearing     checks of messages and decisions
     final       checks at the end                           knowledge   which node had heard of which attempt
-    excuses     allowed exceptions, and how often           shrink      the smallest plan that still fails
-    terms       durations that all share
+    excuses     allowed exceptions, and how often           answers     what a node that joins is told of ends
+    terms       durations that all share                    shrink      the smallest plan that still fails
 
 As in TigerBeetle's VOPR, each seed draws *which* faults exist and how strong they are (swarm testing).
 """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from coordd.core.jobs.job import Command, Job, Retry, Schedule
-from coordd.core.node.node import STARTING
+from coordd.core.node.states import STARTING
 from simulator.item import Item
 from simulator.terms import LEASE, SCHEDULES_END_S, WALL
 

@@ -14,7 +14,6 @@ from coordd.core.ledger.requests import Cancel, Discard, Keep, PlanBackfill, Pru
 from coordd.core.ledger.rows import OF_JOB, Row
 from coordd.core.ledger.runner_requests import Registration, Request
 from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
-from coordd.core.wire.events import ControlRevoke
 from simulator.policies import AFTER
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class People:
             if isinstance(request, Cancel):
                 daemon.feed(daemon.node.hurry_cancel, request.run, f"cancelled by {request.by}", answer.attempt)
             elif isinstance(request, Revoke):
-                daemon.feed(lambda now: daemon.node.ctx.record(ControlRevoke(run=request.run), now))
+                daemon.feed(daemon.node.revoked, (request.run,), f"revoked by {PERSON}")
             else:
                 daemon.feed(daemon.node.look_again)
 

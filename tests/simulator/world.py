@@ -21,6 +21,7 @@ from coordd.core.wire import windows
 from simulator.configuration import CONFIGURES, FAR, Configuration
 from simulator.intruder import Intruder
 from simulator.item import Item
+from simulator.judging.answers import Answers
 from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
@@ -133,6 +134,7 @@ class World:
         self.records = Records()
         self.judge = Judge(self)
         self.hearing = Hearing(self)
+        self.mingled = Answers(self)
         self.line = Line(self)
         self.holds = Holds(self)
         self.told = Told(self)

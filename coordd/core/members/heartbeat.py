@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any
+from itertools import chain, islice, zip_longest
+from typing import Any, TypeVar
+
+from msgspec import structs
 
 from coordd.core.context import Context
 from coordd.core.members.membership import ALIVE, Member
+from coordd.core.members.outcomes import REVOKED, Outcomes
 from coordd.core.ready import Now
-from coordd.core.wire.events import PeerSummary, WorkerHeartbeat, WorkerHello, WorkerHelloReply, WorkerState
+from coordd.core.wire.events import PeerSummary, RunOutcome, WorkerHeartbeat, WorkerHello, WorkerHelloReply, WorkerState
+
+S = TypeVar("S", PeerSummary, RunOutcome)
 
 # The number of watchers of each node. One may be gone and one deaf.
 WATCHERS = 3
@@ -22,11 +27,14 @@ EARLY = 0.2
 SPREAD_S = 30.0
 
 # A reply to a hello has the highest token of every job: at most this many per message.
-REPLY_TOKENS_MAX = 400
+REPLY_TOKENS_MAX = 200
 
 # A list of members is split at this size, so that it fits into a message; a member with huge tags is left out.
 PAGE_BYTES_MAX = 48 * 1024
 KNOWN_BYTES_MAX = 4096
+
+# The same for recent ends of runs, which share their messages with the tokens.
+OUTCOMES_BYTES_MAX = 24 * 1024
 
 # A peer that sees many more members than we do is asked for them, but not more often than this (seconds).
 ASK_AGAIN_S = 10.0
@@ -35,10 +43,12 @@ ASK_AGAIN_S = 10.0
 class Heartbeats:
     """The heartbeats of one node. The size of the cluster decides how often it may send to all."""
 
-    __slots__ = ("_asked_at", "_ctx", "_early", "_says", "_speak_at", "_spoke_at")
+    __slots__ = ("_asked_at", "_ctx", "_early", "_outcomes", "_says", "_speak_at", "_spoke_at")
 
-    def __init__(self, ctx: Context, says: Callable[[type[WorkerState]], WorkerState]) -> None:
+    def __init__(self, ctx: Context, outcomes: Outcomes, says: Callable[[type[WorkerState]], WorkerState]) -> None:
+        """``outcomes``: what a newcomer is told of runs."""
         self._ctx = ctx
+        self._outcomes = outcomes
         self._says = says
         self._spoke_at = float("-inf")
         self._speak_at = float("inf")  # something is urgent
@@ -115,6 +125,11 @@ class Heartbeats:
         ctx = self._ctx
         if hello.to or not ctx.membership.large:
             return hello.to in ("", ctx.full_hostname)
+        return self._is_near(sender)
+
+    def _is_near(self, sender: str) -> bool:
+        """True if this node is one of the alive ones that follow the sender on the ring."""
+        ctx = self._ctx
         nearest = 0
         for name in ctx.membership.ring.after(sender):
             if name == ctx.full_hostname:
@@ -132,7 +147,8 @@ class Heartbeats:
 
     def reply(self, hello: WorkerHello, sender: str, now: Now) -> None:
         """Answer a hello, in as many unicasts as it takes."""
-        for fields in self.replies(hello.freq):
+        tells = hello.to or self._is_near(sender)
+        for fields in self.replies(hello.freq, self._outcomes.recent(now) if tells else ()):
             reply = self._says(WorkerHelloReply)
             assert isinstance(reply, WorkerHelloReply)
             reply.to = sender
@@ -140,8 +156,8 @@ class Heartbeats:
                 setattr(reply, field, value)
             self._ctx.send(sender, reply, now)
 
-    def replies(self, freq: float) -> Iterator[dict[str, Any]]:
-        """The fields of each reply to a hello: tokens and members are split over several messages.
+    def replies(self, freq: float, outcomes: Iterable[RunOutcome] = ()) -> Iterator[dict[str, Any]]:
+        """The fields of each reply to a hello: tokens, members and outcomes are split over several messages.
 
         In a small cluster every node answers for itself, and no list is needed. In a large one, a sender with a shorter
         interval (``freq``) than ours sees fewer members, and gets a list; after a broker's restart no node does.
@@ -150,22 +166,25 @@ class Heartbeats:
         lists = membership.large and freq < membership.fanout_interval_s
         tokens = list(self._ctx.tokens.items())
         members = () if lists else membership.view()[:REPLY_TOKENS_MAX]
-        for at in range(0, max(1, len(tokens)), REPLY_TOKENS_MAX):
-            yield {"members": members, "tokens": dict(tokens[at : at + REPLY_TOKENS_MAX])}
+        parts = [dict(tokens[at : at + REPLY_TOKENS_MAX]) for at in range(0, max(1, len(tokens)), REPLY_TOKENS_MAX)]
+        ends = pages(outcomes, OUTCOMES_BYTES_MAX)
+        for part, page in zip_longest(parts, ends, fillvalue=None):
+            revoked = tuple(one.run for one in page or () if one.kind == REVOKED)
+            yield {"members": members, "tokens": part or {}, "outcomes": page or (), "revoked": revoked}
         if lists:
-            for page in pages(membership.roster()):
-                yield {"known": page}
+            for known in pages(membership.roster()):
+                yield {"known": known}
 
 
-def pages(known: Iterable[PeerSummary]) -> Iterator[tuple[PeerSummary, ...]]:
-    """Split into lists that fit into a message. A member may have any name, so bytes are counted."""
-    page: list[PeerSummary] = []
+def pages(told: Iterable[S], page_bytes_max: int = PAGE_BYTES_MAX) -> Iterator[tuple[S, ...]]:
+    """Split into lists that fit into a message. A member, or a run, may have any name, so bytes are counted."""
+    page: list[S] = []
     size = 0
-    for one in known:
+    for one in told:
         length = _length(one)
         if length > KNOWN_BYTES_MAX:
             continue
-        if size + length > PAGE_BYTES_MAX:
+        if size + length > page_bytes_max:
             yield tuple(page)
             page, size = [], 0
         page.append(one)
@@ -174,7 +193,7 @@ def pages(known: Iterable[PeerSummary]) -> Iterator[tuple[PeerSummary, ...]]:
         yield tuple(page)
 
 
-def _length(one: PeerSummary) -> int:
-    """An upper bound of the bytes on the wire: every text has a head of at most 5 bytes."""
-    texts = (one.name, one.incarnation, one.jobs_digest, one.ledger, *one.tags)
-    return 11 + sum([5 + len(text.encode(errors="replace")) for text in texts])
+def _length(one: PeerSummary | RunOutcome) -> int:
+    """An upper bound of the bytes on the wire: every text has a head of at most 5 bytes, a number has at most 9."""
+    parts = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in structs.astuple(one))
+    return 11 + sum(5 + len(part.encode(errors="replace")) if isinstance(part, str) else 9 for part in parts)

@@ -27,6 +27,7 @@ from coordd.core.members.detector import FailureDetector
 from coordd.core.members.heartbeat import Heartbeats
 from coordd.core.members.mingling import Mingling
 from coordd.core.members.namesake import Namesakes
+from coordd.core.members.outcomes import Outcomes
 from coordd.core.node.abstaining import Abstaining
 from coordd.core.node.alarms import Alarms
 from coordd.core.node.backfills import Backfills
@@ -36,6 +37,7 @@ from coordd.core.node.elections import LAUNCHES, Elections
 from coordd.core.node.following import Following
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
+from coordd.core.node.states import DRAINING, MINGLING, MOVES, READY, STARTING, STOPPING
 from coordd.core.ready import Elected, Now, Outcome, Ready
 from coordd.core.runs.passing import Passing
 from coordd.core.runs.planner import Planner
@@ -48,21 +50,6 @@ from coordd.core.wire import events
 from coordd.core.wire.events import Action, Candidacy, Packet, Task, WorkerState
 
 W = TypeVar("W", bound=WorkerState)
-
-STARTING = "starting"
-MINGLING = "mingling"
-READY = "ready"
-DRAINING = "draining"
-STOPPING = "stopping"
-
-# Only ``Node._become`` changes a node's state.
-MOVES: dict[str, frozenset[str]] = {
-    STARTING: frozenset((MINGLING, READY, STOPPING)),
-    MINGLING: frozenset((READY, STOPPING)),
-    READY: frozenset((DRAINING, STOPPING)),
-    DRAINING: frozenset((READY, STOPPING)),
-    STOPPING: frozenset(),
-}
 
 # The log word for a change of membership.
 HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
@@ -99,7 +86,8 @@ class Node(Shown):
         self.passing = Passing(self.ctx, self.planner.cursors, self.pursuits.pursuits)
         self.backfills = Backfills(self.ctx, self.pursuits.begin)
         self.following = Following(self.ctx, self.pursuits.begin)
-        self.heartbeats = Heartbeats(self.ctx, self._says)
+        self.outcomes = Outcomes(self.ctx)
+        self.heartbeats = Heartbeats(self.ctx, self.outcomes, self._says)
         self.detector = FailureDetector(self.ctx, self.heartbeats)
         self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
         self.topics = set(LAUNCHES)
@@ -289,6 +277,14 @@ class Node(Shown):
         self.ctx.out.cancels.append((run, reason))
         self.ctx.record(events.ControlCancel(run=run, reason=reason, attempt=attempt), now)
 
+    def revoked(self, runs: tuple[str, ...], reason: str, now: Now) -> None:
+        """A person has revoked them, and the ledger has it: tell the other nodes, and sweep now."""
+        for run in runs:
+            said = events.ControlRevoke(run=run, reason=reason)
+            self.ctx.publish(said, now)
+            self.outcomes.revoked(said, now.wall)
+        self.look_again(now)
+
     def look_again(self, now: Now) -> None:
         """The ledger has changed: sweep now."""
         self.sweep.look_again(now)
@@ -382,6 +378,7 @@ class Node(Shown):
         for event in out.journal:
             if isinstance(event, Task):
                 self.recall(event)
+                self.outcomes.saw(event, event.timestamp)
         if out.messages or out.journal or out.unicasts:
             out.clock_mark = self.ctx.clock.reserve()
         return out
@@ -437,6 +434,7 @@ class Node(Shown):
         for job, token in event.tokens.items():
             self.ctx.told_token(job, token, sender, now)
         self.ctx.membership.told(event.known, now.mono, vouched=False)
+        self.outcomes.told(event.outcomes, sender, now)
         self.mingling.not_missing(sender, now)
 
     def _on_offline(self, event: events.WorkerOffline, packet: Packet, sender: str, now: Now) -> None:
@@ -447,6 +445,7 @@ class Node(Shown):
             self.ctx.out.cancels.append((event.run, event.reason))
 
     def _on_revoke(self, event: events.ControlRevoke, packet: Packet, sender: str, now: Now) -> None:
+        self.outcomes.revoked(event, now.wall)
         self.sweep.soon(now)
 
     def _on_clear(self, event: events.ControlClear, packet: Packet, sender: str, now: Now) -> None:
@@ -454,6 +453,7 @@ class Node(Shown):
 
     def _on_task(self, event: Task, now: Now) -> None:
         self.recall(event)
+        self.outcomes.saw(event, now.wall)
         self.pursuits.heard(event, now)
         if not isinstance(event, (events.TaskSent, events.TaskReceived, events.TaskStarted)):
             self.pursuits.endings.heard(event, now)

@@ -84,6 +84,22 @@ class PeerSummary(msgspec.Struct, frozen=True, array_like=True):
     pinned: bool = False
 
 
+class RunOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """How a run ended, for a node that was not there: an event without what only the ledger needs."""
+
+    kind: Name  # the type of the event: task-succeeded, task-failed, task-rejected, task-revoked
+    run: Name
+    clock: Clock  # of the event, as ``at``
+    at: Instant
+    age: Seconds = 0.0  # since the teller, or who told it, heard of it
+    attempt: Attempt = 0
+    token: Token = 0  # 0: there was no grant, or a person has revoked it
+    node: Name = ""
+    exit_code: ExitCode | None = None
+    reason: Name = ""
+    result: Name = ""
+
+
 class Event(msgspec.Struct, tag_field="type", omit_defaults=True, kw_only=True):
     """The base: every event has the sender's logical clock and its time."""
 
@@ -152,7 +168,9 @@ class WorkerHello(WorkerState, tag="worker-hello"):
 
 
 class WorkerHelloReply(WorkerState, tag="worker-hello-reply"):
-    """Data for a starting node. Revoked and suspended are caches: the ledger has the truth."""
+    """Data for a starting node. Suspended is never sent. Revoked and outcomes are for people: the ledger has the
+    truth.
+    """
 
     to: Name = ""
     members: Names = ()
@@ -161,6 +179,7 @@ class WorkerHelloReply(WorkerState, tag="worker-hello-reply"):
     tokens: dict[Name, Token] = {}
     protocol: Count = PROTOCOL_MAJOR
     known: tuple[PeerSummary, ...] = ()
+    outcomes: Annotated[tuple[RunOutcome, ...], Meta(max_length=4096)] = ()
 
 
 class WorkerBeat(Event, tag="worker-beat"):
@@ -244,6 +263,7 @@ class ControlRevoke(Event, tag="control-revoke"):
     """Makes nodes notice a revocation sooner; the ledger has it already."""
 
     run: Name
+    reason: str = ""
 
 
 class ControlCancel(Event, tag="control-cancel"):
@@ -416,6 +436,18 @@ def flatten(event: Event, *, hostname: str, pid: int, incarnation: str, seq: int
         if value not in (None, "", ()) and name not in record:
             record[name] = msgspec.to_builtins(value)
     return record
+
+
+def flat(packet: Packet, event: Event) -> dict[str, Any]:
+    """An event of that packet, with all fields of the schema."""
+    return flatten(
+        event,
+        hostname=packet.hostname,
+        pid=packet.pid,
+        incarnation=packet.incarnation,
+        seq=packet.seq,
+        utcoffset=packet.utcoffset,
+    )
 
 
 def task_of(record: dict[str, Any]) -> Task | None:

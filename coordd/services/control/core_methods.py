@@ -8,12 +8,11 @@ from typing import Any
 
 import trio
 
-from coordd.core.wire.events import LOCAL, AnyEvent, event_type
+from coordd.core.wire.events import LOCAL, AnyEvent, event_type, flat
 from coordd.errors import RefusedError
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.ledger_methods import LedgerMethods
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
-from coordd.services.driver import flat
 from coordd.services.views import objects
 
 # The maximum number of rows in one answer, for operators and for viewers.

@@ -97,6 +97,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "worker-hello-reply": {
         **_STATE,
         **dict.fromkeys(("to", "members", "revoked", "suspended", "tokens", "protocol", "known"), SHOW),
+        "outcomes": DROP,  # each is shown as an event of its own
     },
     "worker-beat": {"ask": SHOW},
     "worker-suspect": {"suspects": SHOW},
@@ -104,7 +105,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "peer-ask": {"id": SHOW, "what": SHOW, "subject": SHOW},
     "peer-answer": {"id": SHOW, "body": DROP, "error": DROP},
     **dict.fromkeys(_TASK_TYPES, _TASK),
-    "control-revoke": {"run": SHOW},
+    "control-revoke": {"run": SHOW, "reason": REASON},
     "control-cancel": {"run": SHOW, "reason": REASON, "attempt": SHOW},
     "control-clear": {"ids": SHOW, "note": HIDE, "by": SHOW},
     "job-late": {"job": SHOW, "since": SHOW, "reason": SENTENCE},

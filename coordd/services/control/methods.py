@@ -366,7 +366,7 @@ class Methods(CheckMethods):
             hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
         self._audit(caller, "run.revoke", said.text(run))
-        self._driver.feed(self._driver.node.look_again)
+        self._driver.feed(self._driver.node.revoked, (run,), f"revoked by {caller.name}")
         return {"id": run, "state": answer.state}
 
     async def _revoke_all(self, job: str, said: Asked, caller: Caller) -> dict[str, Any]:
@@ -384,7 +384,7 @@ class Methods(CheckMethods):
             if answer.word == OK:  # otherwise it has started meanwhile
                 self._audit(caller, "run.revoke", said.text(run))
                 revoked.append(run)
-        self._driver.feed(self._driver.node.look_again)
+        self._driver.feed(self._driver.node.revoked, tuple(revoked), f"revoked by {caller.name}")
         return {"job": job, "revoked": revoked, "more": len(revoked) >= REVOKED_AT_ONCE_MAX}
 
     async def run_resolve(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -182,8 +182,8 @@ class Hooks:
         new = min(driver.recent_total - self._heard, len(driver.recent))
         self._heard = driver.recent_total
         for packet, event in [driver.recent[place] for place in range(len(driver.recent) - new, len(driver.recent))]:
-            if packet.sender == driver.node.full_hostname:
-                continue
+            if packet.sender == driver.node.full_hostname or not packet.incarnation:
+                continue  # our own; told, from before this node was there
             if isinstance(event, events.TaskStarted):
                 self._started(event, HEARD_S)
             elif isinstance(event, ENDS):

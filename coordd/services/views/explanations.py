@@ -70,19 +70,29 @@ class Explanations(FireMethods):
         of_job = job_of(subject) == subject
         said, steps = await (self._why_job if of_job else self._why_run)(subject, caller)
         unheard: list[str] = []
+        heard = [] if of_job or steps else self._heard(subject)
         if not of_job and caller.role > VIEWER:  # journals say what people did: viewers see what the ledger tells
-            steps, unheard = await self._with_journals(subject, steps)
+            steps, unheard = await self._with_journals(subject, steps, heard)
+        else:
+            steps = steps or heard
         told = {"id": subject, "why": said, "sentence": said, "timeline": timeline.shown(steps), "unheard": unheard}
         away = take(params, "without", str, "")
         return told | {"what_if": await self._without(subject, away)} if away else told
 
-    async def _with_journals(self, run: str, steps: list[Step]) -> tuple[list[Step], list[str]]:
+    def _heard(self, run: str) -> list[Step]:
+        """How it ended, as far as this node has heard: the ledger may be away."""
+        known = self._driver.node.outcomes.of(run)
+        return recorded.ended(known.outcome) if known is not None else []
+
+    async def _with_journals(self, run: str, steps: list[Step], heard: list[Step]) -> tuple[list[Step], list[str]]:
         """The timeline with what the journals of all nodes tell of the run; and the nodes that could not be asked."""
         relay, members = self._relay, self._driver.node.members.values()
         told = await relay.ask("journal", run, [member.name for member in members if member.state == ALIVE])
         told[""] = await trio.to_thread.run_sync(relay.own, "journal", run)
         unheard = [member.hostname for member in members if told.get(member.name) is None]
-        return recorded.merged(steps, *(recorded.unpacked(body) for body in told.values() if body)), sorted(unheard)
+        return recorded.merged(steps, heard, *(recorded.unpacked(body) for body in told.values() if body)), sorted(
+            unheard
+        )
 
     async def _without(self, subject: str, away: str) -> str:
         """What would be without that node."""
@@ -137,7 +147,12 @@ class Explanations(FireMethods):
             row = await self._ledger.query(lambda ledger: ledger.run(run))
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
         except UnavailableError as exc:
-            around, unknown = self._around(str(exc)), Absent(False, accepted=accepted)
+            around, known = self._around(str(exc)), node.outcomes.of(run)
+            heard = ""
+            if known is not None:
+                why_so = known.outcome.reason
+                heard = why.as_heard(known, disclosure.reason(why_so) if caller.role <= VIEWER else why_so)
+            unknown = Absent(False, heard=heard, accepted=accepted)
             return why.why_run(run, None, [], pursuit, election, around, absent=unknown), []
         if caller.role <= VIEWER:  # here, where a reason is still separate
             for told in (row, *attempts):

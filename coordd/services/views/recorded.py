@@ -8,6 +8,7 @@ from typing import Any
 
 from coordd.core.ledger.sound import printable
 from coordd.core.names import host_of
+from coordd.core.wire.events import RunOutcome
 from coordd.services.views.timeline import Step
 
 # The newest steps of one node's journal, in an answer to another node.
@@ -58,6 +59,12 @@ def unpacked(body: str) -> list[Step]:
     return [Step(at, _short(node), _short(what), _short(detail)) for at, node, what, detail in told if 0.0 < at < 1e11][
         :STEPS_MAX
     ]
+
+
+def ended(outcome: RunOutcome) -> list[Step]:
+    """The step that an end is which this node has heard or was told of, as a journal would tell it."""
+    what, detail = _TASKS[outcome.kind], f"attempt {outcome.attempt}"
+    return [Step(outcome.at, host_of(_short(outcome.node)), what, detail)]
 
 
 def answer(about: Callable[[str, int], Iterable[Mapping[str, Any]]]) -> Callable[[str], str]:

@@ -14,9 +14,11 @@ from coordd.core.ledger.fires import COALESCED
 from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
 from coordd.core.ledger.words import Policy
+from coordd.core.members.outcomes import Known
 from coordd.core.names import host_of
 from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
+from coordd.core.visible import visible
 from coordd.services.following import lineal
 from coordd.services.views.fires import BLACKOUT, Fire
 from coordd.services.views.letters import is_letter
@@ -107,6 +109,7 @@ class Absent(NamedTuple):
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
     fire: Fire | None = None  # what the ledger has decided about it
     awaits: str = ""  # the parents that it waits for, as a sentence
+    heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
     accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
 
 
@@ -184,6 +187,8 @@ def _without_row(
     if absent.accepted:
         kept = "It is kept on this node's disk, and offered to the ledger again every second."
         return f"{run} was triggered here, and the ledger does not have it yet. {kept}{troubles}"
+    if around.ledger_error and absent.heard:
+        return f"{run} {absent.heard}.{troubles}"
     if around.ledger_error:
         return f"Nobody can launch {run} now.{troubles}"
     if around.recovering_s:
@@ -197,6 +202,20 @@ def _without_row(
         undecided and absent.is_fire_time and (absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to)
     )
     return told + (_held_back(job_of(run), obstacles) if open_still else "")
+
+
+def as_heard(known: Known, reason: str) -> str:
+    """How a run ended, by the word of nodes. ``reason``: as the caller may see it."""
+    outcome, on = known.outcome, f" on {host_of(known.outcome.node)}" if known.outcome.node else ""
+    said = {
+        "task-succeeded": f"succeeded{on}",
+        "task-failed": f"failed{on} (attempt {outcome.attempt})",
+        "task-revoked": "was revoked",
+        "task-rejected": f"was not launched ({outcome.result or 'rejected'})",
+    }[outcome.kind]
+    by = f"{host_of(known.told_by)} told this node" if known.told_by else "this node has heard"
+    why = f": {reason}" if reason else ""
+    return visible(f"{said} at {_at(outcome.at)}{why}; {by}, and the ledger knows more")
 
 
 def _held_back(job: str, by: Obstacles) -> str:

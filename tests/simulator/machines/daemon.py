@@ -159,8 +159,10 @@ class Daemon(QuietShell):
             self.source = self.world.publishing.sources.start(self)
         self.world.configuration.noticed(host, host.jobs, now)
         self.world.judge.knowledge.told(self, host.disk.journal)
+        self.world.mingled.knows(self, host.disk.journal, read=True)
         for event in host.disk.journal:
             self.node.witness.saw(event)
+            self.node.outcomes.saw(event, event.timestamp)
         for runner in list(host.runners):
             runner.told = False  # the runner told the dead daemon; it must tell this daemon again
             self.node.runner_adopted(
@@ -255,11 +257,14 @@ class Daemon(QuietShell):
         clock = self.node.ctx.clock
         refused = clock.jumps_refused
         self.world.hearing.handed(self, packet)
+        self.world.mingled.may_know(self, packet.events)
         self._tell_hooks(packet)
         self.node.receive(packet, now)
         # If a sender greets under a known name, the node only answers it. The node ignores its own echoes.
         heard = self.node.ctx.membership.members.get(packet.hostname)
         if heard is not None and heard.incarnation == packet.incarnation and clock.jumps_refused == refused:
+            self.world.mingled.knows(self, packet.events)
+            self.world.mingled.given(self, packet)
             newest = max(event.clock for event in packet.events)
             if clock.value <= newest:
                 self.world.violate(f"I8 {self.name} heard {newest} of {packet.hostname}, and its clock is not above it")
@@ -289,6 +294,7 @@ class Daemon(QuietShell):
         world.fault_log["late"] += 1
         before = self._believed()
         world.hearing.handed(self, packet)
+        world.mingled.may_know(self, packet.events)
         self._tell_hooks(packet)
         self.node.receive_late(packet, now)
         if self._believed() != before:
@@ -403,6 +409,7 @@ class Daemon(QuietShell):
         self._step()
         self.host.disk.append(lines, sync=sync)
         self.world.judge.knowledge.told(self, lines)
+        self.world.mingled.knows(self, lines)
         return ""
 
     def keep_request(self, of: Registration) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
+from coordd.core.members.outcomes import Outcomes
 from coordd.core.node.node import Node
 from coordd.core.wire.envelope import _State
 from coordd.core.wire.windows import DUPLICATE, LATE, _Window
@@ -21,7 +22,22 @@ def _never_a_duplicate(self: Any, seq: int) -> str:
     return ""
 
 
+@instead(Outcomes, "recent")
+def _a_newcomer_is_told_no_end(_real: Any, _self: Outcomes, _now: Any) -> list[Any]:
+    return []
+
+
 MUTANTS = (
+    Mutant(
+        "a newcomer is told no end", "§4 Mingle: recent ends and revokes", "O", _a_newcomer_is_told_no_end, ("crash",)
+    ),
+    Mutant(
+        "what a reply tells of ends is forgotten",
+        "§4 Mingle: recent ends and revokes",
+        "O",
+        lambda: mock.patch.object(Outcomes, "told", lambda *_: None),
+        ("crash",),
+    ),
     Mutant(
         "late news is a sign of life",
         "§4: liveness is what is heard now",

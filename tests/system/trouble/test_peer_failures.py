@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from coordd import client
 from system.lab.cluster import Cluster, Node, cluster_of, fire_time
 from system.lab.processes import exists, send, until, warm_parents
 
@@ -251,6 +252,39 @@ def test_a_node_joins_while_elections_are_held() -> None:
             late.ready()
         all_once(cluster, runs)
         cluster.meet()
+
+
+def test_a_node_that_joins_knows_ends_and_revokes_although_the_ledger_is_away() -> None:
+    with production(3) as cluster:
+        cluster.job("hello", "sleep", 0, overlap="allow")
+        cluster.start()
+        first, second, late = cluster.nodes
+        until(lambda: all(len(node.call("node.list")) == 3 for node in cluster.nodes), why="all know each other")
+        late.stop()
+        done = trigger(first, "hello", "1")
+        cluster.becomes(done, "success")
+        second.call("run.revoke", id="hello#never")
+        until(lambda: "task-succeeded" in types_of(first, done), why="the end is heard")
+        cluster.production.redis.kill()
+        late.launch()
+        until(lambda: (late.try_call("status") or {}).get("state") == "ready", why="it takes part")
+        until(lambda: "succeeded on" in late.why(done), why="it knows the end")
+        ended, revoked = late.call("why", id=done), late.call("why", id="hello#never")
+        assert "told this node" in ended["sentence"]
+        assert "the ledger does not answer" in ended["sentence"]
+        assert "success" in [step["what"] for step in ended["timeline"]]
+        assert "hello#never was revoked at" in revoked["sentence"]
+        assert "revoked by" in revoked["sentence"]
+        assert types_of(late, done) == ["task-succeeded"]
+        assert types_of(late, "hello#never") == ["task-revoked"]
+
+
+def types_of(node: Node, run: str) -> list[str]:
+    """The types of the ends of a run among the events that the node knows."""
+    kinds = ["task-succeeded", "task-failed", "task-revoked"]
+    with client.blocking(node.socket) as connected:
+        told = connected.stream("events.subscribe", backlog=2000, follow=False, types=kinds)
+        return [one["event"]["type"] for one in told if one.get("event", {}).get("run") == run]
 
 
 @pytest.mark.parametrize("gap_s", [0.0, 0.003, 0.5])
