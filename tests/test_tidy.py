@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "plugins": set(),
     "config": {"plugins", "core", "errors"},
     "services": {"__init__", "plugins", "ports", "config", "core", "errors"},
-    "adapters": {"__init__", "ports", "config", "core", "errors"},
+    "adapters": {"__init__", "plugins", "ports", "config", "core", "errors"},
     "runner": {"__init__", "adapters", "ports", "core", "errors"},
     "connecting": {"services", "adapters", "config", "ports", "core", "errors"},
     "launching": {"__init__", "connecting", "ports", "services", "adapters", "config", "core", "errors"},

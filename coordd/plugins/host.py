@@ -1,4 +1,4 @@
-"""The process of a plug-in: ``python -m coordd.plugins.host GROUP NAME CONTEXT``. CONTEXT is a JSON object.
+"""The process of a plug-in: ``python -m coordd.plugins.host GROUP NAME CONTEXT``, with a JSON object as CONTEXT.
 
 It loads the plug-in and calls it once. Whatever the plug-in raises, prints or leaks stays in this process, which its
 starter limits and kills. What the plug-in prints goes to standard error.
@@ -6,6 +6,7 @@ starter limits and kills. What the plug-in prints goes to standard error.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -26,11 +27,14 @@ from coordd.plugins import (
     READY,
     SERVICES,
     SINKS,
+    TOPICS,
     TRIGGERS,
     BootContext,
     CheckContext,
+    Program,
     ServiceContext,
     SinkContext,
+    TopicContext,
     TriggerContext,
 )
 from coordd.plugins.installed import misfit, points
@@ -108,6 +112,51 @@ def of_trigger(name: str, context: dict[str, Any], say: Callable[[str], None]) -
     return 0
 
 
+def of_topic(name: str, context: dict[str, Any], _say: Callable[[str], None]) -> int:
+    """Do the work of a run, or become the program that does it. The run's log has what it prints and raises."""
+    if context["memory"]:
+        resource.setrlimit(resource.RLIMIT_DATA, (context["memory"], context["memory"]))
+    of = os.environ
+    told = TopicContext(
+        topic=name,
+        job=of["COORDD_JOB"],
+        run=of["COORDD_RUN"],
+        attempt=int(of["COORDD_ATTEMPT"]),
+        token=int(of["COORDD_TOKEN"]),
+        node=of["COORDD_NODE"],
+        fire_time=of["COORDD_FIRE_TIME"],
+        socket=of["COORDD_SOCKET"],
+        args=dict(word.split("=", 1) for word in sys.argv[4:]),
+    )
+    try:
+        function = loaded(TOPICS, name)
+        said = _run(function, told)
+        if isinstance(said, Program):
+            _flush()
+            os.execvpe(said.argv[0], list(said.argv), {**of, **said.env})
+    except SystemExit as exc:
+        said = exc.code
+        if isinstance(said, str):
+            print(said, file=sys.stderr)
+            return 1
+    except BaseException:  # whatever a plug-in raises is in the log of its run
+        traceback.print_exc()
+        return 1
+    if said is None or (isinstance(said, int) and 0 <= said <= 255):
+        return int(said or 0)
+    print(f"topic {name} returned {said!r:.60}; expected nothing, an exit code or a Program", file=sys.stderr)
+    return 1
+
+
+def _run(function: Callable[[Any], Any], context: object) -> Any:
+    """Call it; a coroutine function runs under trio."""
+    if not inspect.iscoroutinefunction(function):
+        return function(context)
+    import trio
+
+    return trio.run(function, context)
+
+
 def _is_pair(one: object) -> bool:
     return isinstance(one, tuple | list) and len(one) == 2
 
@@ -120,14 +169,7 @@ def _called(
     """
     try:
         function = loaded(group, name)
-        if look is not None:
-            said: Any = look(function)
-        elif inspect.iscoroutinefunction(function):
-            import trio
-
-            said = trio.run(function, context)
-        else:
-            said = function(context)
+        said: Any = look(function) if look is not None else _run(function, context)
     except SystemExit as exc:
         return False, f"it called exit({exc.code!r:.40})"
     except BaseException as exc:  # whatever a plug-in raises is told
@@ -148,6 +190,7 @@ KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = 
     CHECKS: of_check,
     SERVICES: of_service,
     SINKS: of_sink,
+    TOPICS: of_topic,
     TRIGGERS: of_trigger,
 }
 
@@ -161,11 +204,18 @@ def _line(text: object) -> str:
     return " ".join(str(text)[:TEXT_MAX].replace("|", "/").split())
 
 
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the plug-in has closed it, or nobody reads
+            stream.flush()
+
+
 def main() -> NoReturn:
     """Call the plug-in."""
     group, name, context = sys.argv[1:4]
     out = os.dup(1)
-    os.dup2(2, 1)
+    if group != TOPICS:  # it is a run: what it prints is its output
+        os.dup2(2, 1)
 
     def say(text: str) -> None:
         os.write(out, f"{text}\n".encode(errors="replace"))
@@ -177,6 +227,7 @@ def main() -> NoReturn:
         say(f"{word}it called exit({exc.code!r:.40})")
     except BaseException as exc:  # whatever a plug-in raises is told
         say(f"{word}{_failed(exc)}")
+    _flush()
     os._exit(code)  # threads and exit handlers of the plug-in must not hold it up
 
 

@@ -16,7 +16,7 @@ import trio
 
 from coordd.config.values import CONFIG_BACKENDS, STRATEGIES
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
-from coordd.plugins import BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, TRIGGERS
+from coordd.plugins import BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, TOPICS, TRIGGERS
 from coordd.plugins.installed import misfit, package_of, points
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
@@ -79,6 +79,7 @@ def plugin_checks() -> list[Check]:
         (COMMANDS, "a command"),
         (SERVICES, "a service"),
         (SINKS, "a sink"),
+        (TOPICS, "a topic"),
         (TRIGGERS, "a trigger"),
     )
     advice = "it is not used: repair or remove its package"
