@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "errors": set(),
     "core": {"errors"},
     "ports": {"core", "errors"},
-    "plugins": set(),
+    "plugins": {"core"},
     "config": {"plugins", "core", "errors"},
     "services": {"__init__", "plugins", "ports", "config", "core", "errors"},
     "adapters": {"__init__", "plugins", "ports", "config", "core", "errors"},

@@ -14,9 +14,10 @@ CHECKS = "coordd.checks"
 COMMANDS = "coordd.commands"
 SERVICES = "coordd.services"
 SINKS = "coordd.sinks"
+STRATEGIES = "coordd.strategies"
 TOPICS = "coordd.topics"
 TRIGGERS = "coordd.triggers"
-GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, TOPICS, TRIGGERS)
+GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, STRATEGIES, TOPICS, TRIGGERS)
 
 
 class CheckContext(NamedTuple):

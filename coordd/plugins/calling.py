@@ -8,6 +8,9 @@ import sys
 # The program of what a package brings.
 HOST = (sys.executable, "-P", "-m", "coordd.plugins.host")
 
+# Instead of a group: load a plug-in of the group in the context, to see whether that works.
+LOADING = "load"
+
 
 def host(group: str, name: str, context: str) -> list[str]:
     """The program that runs what a package brings under this name."""

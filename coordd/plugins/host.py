@@ -16,8 +16,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
+from coordd.core.node.room import Past, Room
 from coordd.plugins import (
     BOOT_STEPS,
     CHECKS,
@@ -27,6 +29,7 @@ from coordd.plugins import (
     READY,
     SERVICES,
     SINKS,
+    STRATEGIES,
     TOPICS,
     TRIGGERS,
     BootContext,
@@ -37,12 +40,16 @@ from coordd.plugins import (
     TopicContext,
     TriggerContext,
 )
+from coordd.plugins.calling import LOADING
 from coordd.plugins.installed import misfit, points
 
 TEXT_MAX = 1000
 
 # Bytes of data of a plug-in that a run calls; those that the daemon starts have limits from there.
 DATA_BYTES_MAX = 2**30
+
+# Seconds of a processor that loading one for ``doctor`` may take.
+LOADED_CPU_S = 10
 
 
 def loaded(group: str, name: str) -> Any:
@@ -148,6 +155,46 @@ def of_topic(name: str, context: dict[str, Any], _say: Callable[[str], None]) ->
     return 1
 
 
+def of_strategy(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Say that it is ready; then answer questions, a line each, until the daemon is gone."""
+    kind = {"room": Room, "past": Past}[context["of"]]
+    asked: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_take, args=(asked,), daemon=True).start()
+    try:
+        function = loaded(STRATEGIES, name)
+    except BaseException as exc:  # whatever a plug-in raises is told
+        say(json.dumps({"failed": _reason(exc)}))
+        return 1
+    say(json.dumps({"ready": True}))
+    while True:
+        question = json.loads(asked.get())
+        try:
+            said = [function(kind(*of)) for of in question]
+        except BaseException as exc:  # the same
+            say(json.dumps({"failed": _reason(exc)}))
+        else:
+            say(json.dumps({"said": said}, default=repr))
+
+
+def _take(asked: SimpleQueue[bytes]) -> None:
+    """Questions are read also while one is answered, so that the end of the daemon is noticed."""
+    for line in sys.stdin.buffer:
+        asked.put(line)
+    os.killpg(0, signal.SIGKILL)
+
+
+def of_loading(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Load it, and say what is wrong with it."""
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CPU, (LOADED_CPU_S, LOADED_CPU_S))
+    try:
+        loaded(context["group"], name)
+    except BaseException as exc:  # the same
+        say(_reason(exc))
+        return 1
+    return 0
+
+
 def _run(function: Callable[[Any], Any], context: object) -> Any:
     """Call it; a coroutine function runs under trio."""
     if not inspect.iscoroutinefunction(function):
@@ -190,14 +237,20 @@ KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = 
     CHECKS: of_check,
     SERVICES: of_service,
     SINKS: of_sink,
+    STRATEGIES: of_strategy,
+    LOADING: of_loading,
     TOPICS: of_topic,
     TRIGGERS: of_trigger,
 }
 
 
 def _failed(exc: BaseException) -> str:
+    return f"it failed: {_reason(exc)}"
+
+
+def _reason(exc: BaseException) -> str:
     text = _line(exc)
-    return f"it failed: {type(exc).__name__}" + (f": {text}" if text else "")
+    return type(exc).__name__ + (f": {text}" if text else "")
 
 
 def _line(text: object) -> str:
