@@ -14,7 +14,7 @@ from coordd.core.ledger.requests import Cancel, Discard, Keep, PlanBackfill, Pru
 from coordd.core.ledger.rows import OF_JOB, Row
 from coordd.core.ledger.runner_requests import Registration, Request
 from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
-from simulator.policies import AFTER
+from simulator.policies import AFTER, TRIGGERS
 
 if TYPE_CHECKING:
     from simulator.item import Item
@@ -204,8 +204,8 @@ class People:
         self.world.at(item.amount, lambda: daemon.feed(daemon.node.drain, False))
 
     def _prune(self, host: Host, item: Item) -> None:
-        """Retention: the ledger forgets old runs, but not where parents are awaited for longer."""
-        if AFTER in self.world.plan.kinds:
+        """Retention: the ledger forgets old runs, but not where parents are awaited, or files stay, for longer."""
+        if self.world.plan.kinds & {AFTER, TRIGGERS}:
             return
         self._ledger(host, Prune(keep_s=item.amount))
 

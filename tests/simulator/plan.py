@@ -18,7 +18,7 @@ from coordd.core.ledger.words import RHO
 from coordd.core.wire import windows
 from simulator import configuration, following, policies, publishing
 from simulator.item import Item
-from simulator.machines import hooks
+from simulator.machines import arriving, hooks
 from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
 
 # Faults of single messages, calls and starts. Each has a probability. All other faults strike at one instant.
@@ -133,7 +133,7 @@ class Plan:
     loss: float
     delay_s: float
     reach: int
-    limits: dict[str, int]  # bounds of the product that are lower in this world: name -> value
+    limits: dict[str, float]  # bounds of the product that are lower in this world: name -> value
     jobs: dict[str, Job]
     items: tuple[Item, ...]
     kinds: frozenset[str] = frozenset()  # what is special in it: PUBLISHED, and the kinds of policies.py
@@ -209,7 +209,7 @@ def draw(
     jobs = policies.jobs_of(kinds, seed, jobs)
     items = [*_strikes(rng, sorted(chosen), forgetful), *_triggers(rng), *_acts(rng, jobs, forgetful)]
     items, jobs = _configured(seed, items, jobs, kinds, forgetful, faults)
-    items += policies.items_of(kinds, seed, nodes)
+    items += policies.items_of(kinds, seed, nodes) + (arriving.items(seed) if policies.TRIGGERS in kinds else [])
     if MOVED in faults if faults is not None else _of_kind(seed, MOVED_SEEDS) and not misplaced:
         items += _moves(seed)
     skews = [rng.choice((0.0, rng.uniform(-40, 40))) for _ in range(nodes)]
@@ -231,7 +231,7 @@ def draw(
         kill_grace_s=TIGHT_GRACE_S if tight else KILL_GRACE,
         loss=rng.choice((0.05, 0.15, 0.3)),
         delay_s=rng.choice((0.05, 0.5, 2.0)),
-        limits=configuration.limits(seed) | policies.limits_of(kinds),
+        limits=_limits(kinds, seed),
         reach=rng.choice((REACH, windows.REACH)) if production else windows.REACH,
         jobs=jobs | _beside(kinds, seed),
         items=tuple(sorted(items)),
@@ -246,10 +246,17 @@ def draw(
     )
 
 
+def _limits(kinds: frozenset[str], seed: int) -> dict[str, float]:
+    """The bounds of the product that are lower in that world."""
+    terms = arriving.limits(seed) if policies.TRIGGERS in kinds else {}
+    return {**configuration.limits(seed), **policies.limits_of(kinds), **terms}
+
+
 def _beside(kinds: frozenset[str], seed: int) -> dict[str, Job]:
     """The jobs of some kinds of worlds, which nothing else is drawn for."""
     made = hooks.jobs() if policies.HOOKS in kinds else {}
-    return made | (following.jobs(seed) if policies.AFTER in kinds else {})
+    made |= following.jobs(seed) if policies.AFTER in kinds else {}
+    return made | (arriving.jobs(seed) if policies.TRIGGERS in kinds else {})
 
 
 def _of_kind(seed: int, which: tuple[int, int]) -> bool:
@@ -265,9 +272,11 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
         return frozenset()
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
     if publishing.PUBLISHED in drawn:
-        drawn -= {policies.HOOKS, policies.AFTER}
+        drawn -= {policies.HOOKS, policies.AFTER, policies.TRIGGERS}
     if seed in policies.BEFORE_BREAKERS:
         drawn -= {policies.BREAKERS}
+    if seed in policies.BEFORE_TRIGGERS:
+        drawn -= {policies.TRIGGERS}
     return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn
 
 

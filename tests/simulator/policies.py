@@ -1,5 +1,5 @@
 """Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues,
-retries, skipped fire times, hooks, breakers, jobs after jobs.
+retries, skipped fire times, hooks, breakers, jobs after jobs, triggers.
 
 Each draws from a random stream of its own, so that all else in the world of a seed stays as it is.
 """
@@ -48,6 +48,9 @@ BREAKERS = "breakers"
 # Jobs run after other jobs.
 AFTER = "after"
 
+# Jobs have triggers, and know triggers by a key.
+TRIGGERS = "triggers"
+
 # (m, r): the seeds with seed % m == r are of that kind.
 SEEDS = {
     LINE: (11, 6),
@@ -60,6 +63,7 @@ SEEDS = {
     HOOKS: (23, 3),
     BREAKERS: (23, 8),
     AFTER: (29, 24),
+    TRIGGERS: (19, 5),
 }
 
 # Seeds that have shown a defect before there were the last seven kinds: they stay the worlds that they were.
@@ -94,9 +98,10 @@ EARLIER = frozenset(
         930035,
     )
 )
-# The same for the youngest kind.
+# The same for the two youngest kinds that have such seeds.
 BEFORE_BREAKERS = frozenset((22042, 26389, 32323, 41293, 923159))
-YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS, AFTER))
+BEFORE_TRIGGERS = frozenset((22368, 50241, 29189, 463301))
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS, AFTER, TRIGGERS))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"

@@ -26,10 +26,13 @@ from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
 from simulator.judging.policies import unsettled, watches
+from simulator.judging.policies.arrived import Arrived
 from simulator.judging.policies.holds import Holds
 from simulator.judging.policies.rooms import Rooms
 from simulator.judging.policies.told import Told
 from simulator.judging.records import ALL, Records
+from simulator.machines import arriving
+from simulator.machines.arrivals import Arrivals
 from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
@@ -136,8 +139,7 @@ class World:
         self.hearing = Hearing(self)
         self.mingled = Answers(self)
         self.line = Line(self)
-        self.holds = Holds(self)
-        self.told = Told(self)
+        self.holds, self.told, self.arrived = Holds(self), Told(self), Arrived(self)
         self.watches = watches(self)
         self.accepted: dict[str, Host | None] = {}  # run -> the only machine that has it; None: the ledger has it
         self.hosts = [
@@ -160,6 +162,7 @@ class World:
         self.rooms = Rooms(self)
         self.publishing = Publishing(self)
         self.hooks = Services(self)
+        self.arrivals = Arrivals(self)
         for host in self.hosts:
             self.at(plan.joins[host.index], self.boot, host)
         for number, item in enumerate(plan.items):
@@ -171,6 +174,8 @@ class World:
             return self.publishing.do
         if kind in CONFIGURES:
             return self.configuration.do
+        if kind in arriving.KINDS:
+            return self.arrivals.do
         return self.people.do if kind in ("trigger", HOLD) or kind in ACTS else self.strike
 
     def memory_of_receivers(self) -> contextlib.AbstractContextManager[Any]:
@@ -180,6 +185,7 @@ class World:
         patches.enter_context(mock.patch("coordd.core.runs.passing.GRACE_S", PASSED_S))
         patches.enter_context(self.publishing.patched())
         patches.enter_context(self.hooks.patched())
+        patches.enter_context(self.arrivals.patched())
         for name, value in self.plan.limits.items():
             patches.enter_context(mock.patch(name, value))
         return patches

@@ -29,7 +29,7 @@ QUESTION_MAX = 250
 
 # Arrivals that one look takes, and how many of them are registered at a time.
 TAKEN_MAX = 1000
-AT_A_TIME = 50
+AT_A_TIME = 200
 
 # What people are shown of each: arrivals that wait, those that were refused, and the last ones that were taken.
 SHOWN_MAX = 20
@@ -50,6 +50,7 @@ class Taker:
         self.impossible: dict[str, str] = {}
         # Those whose runs are recorded, perhaps only on this node's disk, and those that can start none.
         self._consumed: set[str] = set()
+        self._epoch = ""  # of the ledger that had these runs
         self.waiting: list[Arrival] = []
         self.refused: dict[str, str] = {}  # of the last look: arrival -> why it can start no run
         self.recent: deque[dict[str, Any]] = deque(maxlen=SHOWN_MAX)
@@ -68,6 +69,7 @@ class Taker:
         Raises UnavailableError; the next look finds the rest again.
         """
         present = {arrival.key for arrival in arrivals}
+        self._look_at_ledger()
         self._consumed &= present
         self.recorded &= present
         self.impossible = {key: why for key, why in self.impossible.items() if key in present}
@@ -88,6 +90,14 @@ class Taker:
                     nursery.start_soon(self._taken, job, arrival)
         self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
         return bool(self.waiting) and len(chosen.taken) == TAKEN_MAX
+
+    def _look_at_ledger(self) -> None:
+        """A ledger that has gone back may have forgotten runs: what is still there is looked up again."""
+        epoch = self._driver.node.brake.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.recorded.clear()
+            self._consumed = set(self.impossible)
 
     def _impossible(self, arrivals: Sequence[Arrival]) -> dict[str, str]:
         """Those that were refused by an earlier look, and are still there."""

@@ -12,7 +12,7 @@ from plugins.written import hosting, written
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.triggers.arrivals import Arrival
 from coordd.errors import UnavailableError
-from coordd.plugins import calling as program
+from coordd.services.programs import child as program
 from coordd.services.triggering.programs import OUTPUT_BYTES_MAX, PluggedSource
 from coordd.services.triggering.sources import Look
 
@@ -118,14 +118,15 @@ def test_a_look_that_fails_takes_nothing_and_says_why(kind: str, timeout_s: floa
     assert why in str(failed.value)
 
 
-def test_a_process_that_was_ended_leaves_nothing(tmp_path: Path) -> None:
+def test_a_process_that_was_ended_leaves_nothing() -> None:
     with pytest.raises(UnavailableError):
         look("loops", 1.0)
-    assert [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_of(tmp_path, pid)] == []
+    mine = [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_child(pid)]
+    assert mine == []
 
 
-def _is_of(folder: Path, pid: str) -> bool:
+def _is_child(pid: str) -> bool:
     try:
-        return str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"coordd.triggers\0loops" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

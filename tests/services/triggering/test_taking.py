@@ -31,7 +31,11 @@ class Machine:
         self.triggered: list[Registration] = []
         of = job("j", triggers=(trigger,), params={"file": ""}, overlap="allow")
         self.node = SimpleNamespace(
-            jobs={"j": of}, hostname="a", concurrency={}, drains=SimpleNamespace(pause=None, suspended=frozenset())
+            jobs={"j": of},
+            hostname="a",
+            concurrency={},
+            drains=SimpleNamespace(pause=None, suspended=frozenset()),
+            brake=SimpleNamespace(epoch="1"),
         )
         this: Any = self
         self.taker = Taker("j", trigger, this, this)
@@ -92,6 +96,18 @@ def test_what_another_node_took_is_not_taken_again() -> None:
     machine.rows = dict.fromkeys(runs("a", "b"), "success")
     machine.take("a", "b", "c")
     assert machine.taken == runs("c")
+
+
+def test_what_a_ledger_that_went_back_has_forgotten_gets_its_row_again() -> None:
+    machine = Machine()
+    machine.take("a", "b")
+    machine.rows.pop(run_of("j", "drop", "b"))
+    machine.take("a", "b")
+    assert len(machine.triggered) == 2, "nothing says that the ledger has changed"
+    machine.node.brake.epoch = "2"
+    machine.take("a", "b")
+    assert machine.rows.keys() == runs("a", "b")
+    assert len(machine.triggered) == 3
 
 
 @pytest.mark.parametrize("how", ["suspended", "paused", "held", "gone"])

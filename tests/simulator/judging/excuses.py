@@ -76,6 +76,12 @@ TRIGGER_FORGOTTEN = Excuse(
     2000,
     "its row was lost before anybody was granted it: no witness knows of it",
 )
+ACKNOWLEDGED_FORGOTTEN = Excuse(
+    "an acknowledged message was forgotten",
+    FORGETFUL,
+    200,
+    "its row was lost after its message was acknowledged, and before anybody was granted it: no witness knows of it",
+)
 FIRE_TIME_FORGOTTEN = Excuse(
     "a fire time was forgotten",
     FORGETFUL,
@@ -152,6 +158,7 @@ EXCUSES = (
     FROZEN,
     RESOLVED,
     TRIGGER_FORGOTTEN,
+    ACKNOWLEDGED_FORGOTTEN,
     FIRE_TIME_FORGOTTEN,
     NEVER_WRITTEN,
     SET_BACK,

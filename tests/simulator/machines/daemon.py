@@ -34,7 +34,8 @@ from simulator.terms import SETTINGS
 
 if TYPE_CHECKING:
     from coordd.services.backends.published import PublishedSource
-    from simulator.machines.hooks import Seat
+    from simulator.machines.hooks import HooksSeat
+    from simulator.machines.seat import Seat
     from simulator.world import Host, World
 
 # Interval (seconds) at which a daemon with a full disk checks whether the disk accepts data again.
@@ -137,7 +138,8 @@ class Daemon(QuietShell):
         self.node.pursuits.scored(world.plan.scores)
         self.calls = random.Random(f"calls of {world.plan.seed} {host.index} {host.boots}")
         self.source: PublishedSource | None = None
-        self.hooks: Seat | None = None
+        self.hooks: HooksSeat | None = None
+        self.seats: list[Seat] = []  # of its services
         self.began_with = host.disk.clock_mark
         self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
 
@@ -151,6 +153,7 @@ class Daemon(QuietShell):
     def begin(self) -> None:
         host, now = self.host, self.time()
         self.hooks = self.world.hooks.start(self)
+        self.seats = [seat for seat in (self.hooks, self.world.arrivals.start(self)) if seat is not None]
         host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
         if host.mark_lost:
             host.acted.clear()
@@ -448,8 +451,8 @@ class Daemon(QuietShell):
 
     def reply(self, reply: Reply) -> None:
         self._step()
-        if self.hooks is not None:
-            self.hooks.replied(reply)
+        for seat in self.seats:
+            seat.replied(reply)
         if reply.kind:
             self.world.fault_log[f"trigger_{reply.kind}"] += 1
         else:

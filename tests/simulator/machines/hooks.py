@@ -8,23 +8,19 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import trio
-
 from coordd.config.hooks.hook import Hook, jobs_of
-from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ready import Notice, Now, Reply
+from coordd.core.ready import Notice
 from coordd.core.wire.events import Event, Packet
-from coordd.errors import UnavailableError
 from coordd.services.hooks import service, since
 from coordd.services.hooks.service import Hooks
 from coordd.services.hooks.since import Since
 from simulator.machines.revisions import Log
-from simulator.machines.waiting import Question, Then, Turns
+from simulator.machines.seat import Seat
+from simulator.machines.waiting import Turns
 from simulator.policies import HOOKS
 from simulator.terms import LEASE
 
@@ -60,51 +56,21 @@ class SinceOnDisk(Since):
         self._daemon.host.disk.hooks = dict(self._known)
 
 
-class Seat:
-    """What the service of one daemon sees of it: driver, ledger, troubles and readiness."""
+class HooksSeat(Seat):
+    """What the service of hooks sees of its daemon."""
 
     def __init__(self, daemon: Daemon, turns: Turns) -> None:
-        self._daemon, self._turns = daemon, turns
-        self.node = daemon.node
+        super().__init__(daemon, turns, REQUESTS)
         self.breakers = ()
         self.found = SimpleNamespace(late_jobs={})
         self.problem = ""
         self.listeners: list[Callable[[Sequence[Event], Sequence[Notice]], None]] = []
         self.recent: deque[tuple[Packet, Event]] = deque(maxlen=2000)
         self.recent_total = 0
-        self._replies: dict[int, Then] = {}
-        self._number = REQUESTS
         this: Any = self
         self.hooks = Hooks((HOOK,), "", this, this, this, this)
 
-    def now(self) -> Now:
-        return self._daemon.time()
-
-    async def query(self, call: Callable[[Any], Any]) -> Any:
-        return await self._turns.run_sync(self._read, call)
-
-    def _read(self, call: Callable[[Any], Any]) -> Any:
-        server = self._daemon.world.server
-        if not server.reaches(self._daemon.host):
-            raise UnavailableError("the ledger is away")
-        return call(server.ledger)
-
-    async def trigger(self, of: Registration) -> Reply:
-        said: Reply = await Question(partial(self._ask, of))
-        return said
-
-    def _ask(self, of: Registration, then: Then) -> None:
-        self._number += 1
-        self._replies[self._number] = then
-        self._daemon.feed(self.node.trigger, of, self._number)
-
     # ---- what the daemon hands over
-
-    def replied(self, reply: Reply) -> None:
-        """The node has answered a request; it may be one of this service."""
-        then = self._replies.pop(reply.id, None)
-        if then is not None:
-            self._daemon.world.at(0.0, then, reply)
 
     def heard(self, packet: Packet) -> None:
         """A message of another node."""
@@ -129,21 +95,17 @@ class Services:
     def __init__(self, world: World) -> None:
         self.world, self.turns = world, Turns()
 
-    def start(self, daemon: Daemon) -> Seat | None:
+    def start(self, daemon: Daemon) -> HooksSeat | None:
         """The service of a daemon that starts; None in most worlds."""
         if HOOKS not in self.world.plan.kinds:
             return None
         with self.turns.of(daemon):
-            seat = Seat(daemon, self.turns)
+            seat = HooksSeat(daemon, self.turns)
         self.turns.begin(daemon, seat.hooks.run(), self._ended)
         return seat
 
     def _ended(self, why: Any) -> None:
         self.world.violate(f"X the service of hooks has ended: {why!r}")
-
-    async def _sleep(self, seconds: float) -> None:
-        daemon = self.turns.present
-        await Question(lambda then: daemon.world.at(seconds / daemon.host.rate, then, None))
 
     @contextlib.contextmanager
     def patched(self) -> Generator[None]:
@@ -155,7 +117,6 @@ class Services:
         log.debug = log.info
         with (
             self.turns.patched(service),
-            mock.patch.object(trio, "sleep", self._sleep),
             mock.patch.object(service, "Since", lambda _path: SinceOnDisk(self.turns.present)),
             mock.patch.object(service, "log", log),
             mock.patch.object(since, "log", log),

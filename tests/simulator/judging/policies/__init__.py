@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordd.core.ledger.words import Policy
+from simulator.judging.policies.arrived import Arrived
 from simulator.judging.policies.blackouts import Blackouts
 from simulator.judging.policies.broken import Broken
 from simulator.judging.policies.elsewhere import Elsewhere
@@ -35,7 +36,7 @@ class Watch(Protocol):
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
     begun = (kind(world) for kind in (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined))
-    return world.holds, *begun, world.told
+    return world.holds, *begun, world.told, world.arrived
 
 
 def put_back(granted: str, others: Iterable[str]) -> set[str]:
@@ -63,17 +64,17 @@ def decided(world: World, election: Election) -> None:
 def ended(world: World) -> None:
     """The world is over."""
     for watch in world.watches:
-        if isinstance(watch, Broken | Proposals | Joined):
+        if isinstance(watch, Broken | Proposals | Joined | Arrived):
             watch.end()
 
 
 def waited(world: World) -> None:
     """The faults are over, and the world waits for what is unsettled."""
     for watch in world.watches:
-        if isinstance(watch, Joined):
+        if isinstance(watch, Joined | Arrived):
             watch.wait()
 
 
 def unsettled(world: World) -> bool:
     """True if something is still to be done."""
-    return any(isinstance(watch, Joined) and watch.unsettled() for watch in world.watches)
+    return any(isinstance(watch, Joined | Arrived) and watch.unsettled() for watch in world.watches)

@@ -1,7 +1,19 @@
 """Mutants of the rules about time, limits and definitions that people set: one file for each subject."""
 
 from simulator.mutants.mutant import Mutant
-from simulator.mutants.policies import breakers, holds, hooks, joined, line, retries, revisions, room, skips, times
+from simulator.mutants.policies import (
+    breakers,
+    holds,
+    hooks,
+    joined,
+    line,
+    retries,
+    revisions,
+    room,
+    skips,
+    times,
+    triggers,
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     *revisions.MUTANTS,
@@ -14,4 +26,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *hooks.MUTANTS,
     *breakers.MUTANTS,
     *joined.MUTANTS,
+    *triggers.MUTANTS,
 )
