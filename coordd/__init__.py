@@ -9,7 +9,7 @@ The layers, from outer to inner; each may import only what stands to its right o
     once    -> runner, adapters, core   `coordd exec`: a runner in the foreground, for a command of its caller
     client  -> answers, adapters, errors    the control socket, for Python programs; answers: its types
     single  -> once, errors             `coordd exec` for functions and blocks of a Python program
-    plugins -> core                     what plug-ins get, and the process that calls one
+    plugins -> nothing                  what plug-ins get, and the process that calls one
     guard   -> nothing                  for Spark drivers: who owns the run, and publication under a commit
     resilience -> guard                 for Spark drivers: sections that are tried again, inputs that are given up
     history -> words, events, jobs of the core    PySpark: runs inside Spark, never inside the daemon

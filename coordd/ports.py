@@ -71,7 +71,7 @@ class Ledger(Protocol):
 
 @runtime_checkable
 class Batching(Protocol):
-    """A ledger over a network: many operations in one round trip."""
+    """A ledger that performs many operations in the time of one: a round trip, or a commit."""
 
     def ask_all(self, batch: Sequence[Request[Answer | OpenAnswer]]) -> list[Answer | OpenAnswer]:
         """Perform them in order. Raises UnavailableError for all of them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import pwd
 import shutil
@@ -21,8 +20,6 @@ from coordd.core.jobs.applications import MARK, labels, property_mark, yarn_tags
 from coordd.core.jobs.job import Command, Job, SparkSubmit, iso
 from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.errors import UnavailableError
-from coordd.plugins import TOPICS
-from coordd.plugins.calling import host, where_packages_are
 
 # No setting is in an argv, which every user of the machine can read: nobody can list all secret ones (as in
 # fs.azure.account.key.NAME, es.net.http.auth.pass). ``redacted`` only hides secrets that people have put into an argv
@@ -110,9 +107,6 @@ def build(
     client: Sequence[str] = ()
     if isinstance(launch, Command):
         argv, cwd = list(launch.argv), launch.cwd
-        if launch.topic:
-            argv = [*host(TOPICS, argv[0], json.dumps({"memory": launch.memory})), *argv[1:]]
-            env = {**where_packages_are(), **env}
     else:
         argv, secrets, secrets_path = _spark_argv(job, launch, defaults, attempt_info, env)
         client = connect.client_argv(launch, env) if connect.is_client(launch) else ()

@@ -22,7 +22,6 @@ from coordd.config import jobkeys, ownership, values
 from coordd.config.checks.reading import read_of_job
 from coordd.config.following import expanding, relations
 from coordd.config.hooks.sinks import read_job_sinks
-from coordd.config.plugged.topics import topic_of
 from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
@@ -208,20 +207,18 @@ class _Reading:
         return msgspec.structs.replace(job, digest=digest(job, own_lease="lease" in said))
 
     def launch(self, table: Mapping[str, Any], said: Mapping[str, Any]) -> SparkSubmit | Command | None:
-        sections = [section for section in ("spark", "command", "topic") if section in table]
+        sections = [section for section in ("spark", "command") if section in table]
         if len(sections) != 1:
-            found = " and ".join([f"[{section}]" for section in sections]) or "none"
-            self.wrong("spark", f"expected one of [spark], [command] and [topic], found {found}")
+            self.wrong("spark", f"expected either [spark] or [command], found {'both' if sections else 'neither'}")
             return None
         section = sections[0]
         if section not in said:
             return None  # not a table
-        launch: SparkSubmit | Command = getattr(self, section)(said[section])
-        words = launch.args if isinstance(launch, SparkSubmit) else launch.argv
+        launch = self.spark(said["spark"]) if section == "spark" else self.command(said["command"])
         if "params" not in table or "params" in said:
             for key, message in check_launch(launch, said.get("params", {})):
-                self.wrong(f"{section}.{'args' if section == 'topic' and key == 'argv' else key}", message)
-        key = "argv" if section == "command" else "args"
+                self.wrong(f"{section}.{key}", message)
+        key, words = ("args", launch.args) if isinstance(launch, SparkSubmit) else ("argv", launch.argv)
         for place, what in islice(exposed(words), EXPOSED_MAX):
             self.wrong(f"{section}.{key}", f"item {place + 1} looks like {what}. {EXPOSED}", warning=True)
         return launch
@@ -244,12 +241,6 @@ class _Reading:
         if "argv" not in table:
             self.wrong("command.argv", "expected a program and its arguments, found nothing")
         return Command(**{"argv": (), **said})
-
-    def topic(self, table: Mapping[str, Any]) -> Command:
-        said = self.table(table, jobkeys.TOPIC, "topic.")
-        if "name" not in table:
-            self.wrong("topic.name", "expected the name of an entry point of the group coordd.topics, found nothing")
-        return topic_of(said)
 
     def retry(self, table: Mapping[str, Any]) -> Retry:
         said = self.table(table, jobkeys.RETRY, "retry.")

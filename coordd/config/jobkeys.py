@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from coordd.config import values
 from coordd.config.following import expanding, keys as following
-from coordd.config.plugged import topics
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
 from coordd.core.jobs.job import Concurrency, Dedupe, Limits, Rate, Rates
@@ -413,7 +412,6 @@ TOP: dict[str, values.Reader] = {
     "blackout": _blackouts,
     "spark": lambda value: converted(value, dict[str, Any], "a table"),
     "command": lambda value: converted(value, dict[str, Any], "a table"),
-    "topic": lambda value: converted(value, dict[str, Any], "a table"),
     "retry": lambda value: converted(value, dict[str, Any], "a table"),
     "breaker": lambda value: converted(value, dict[str, Any], "a table"),
     "trigger": lambda value: converted(value, list[dict[str, Any]], "[[trigger]], with two brackets on each side"),
@@ -442,7 +440,6 @@ SPARK: dict[str, values.Reader] = {
     "connect": values.one_of("pool"),
 }
 COMMAND: dict[str, values.Reader] = {"argv": _argv, "env": _env, "cwd": values.path}
-TOPIC = topics.readers(_env)
 RETRY: dict[str, values.Reader] = {
     "attempts": values.whole(1, TRIES_MAX),
     "relaunches": values.whole(0, TRIES_MAX),

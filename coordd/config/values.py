@@ -16,7 +16,7 @@ from coordd.core.jobs.arguments import control_character, nearest
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
-from coordd.plugins import GROUPS, STRATEGIES
+from coordd.plugins import GROUPS
 from coordd.plugins.installed import misfit, package_of, points
 
 # A file with more unknown keys is another kind of file; naming all of them would take quadratic time.
@@ -26,6 +26,8 @@ UNKNOWN_MAX = 20
 SIZE_MAX = 1_000_000
 POOLS_MAX = 1000
 
+# The group of entry points that bring strategies.
+STRATEGIES = "coordd.strategies"
 # The group of the entry points that bring configuration backends.
 CONFIG_BACKENDS = "coordd.config_backends"
 
@@ -229,6 +231,6 @@ def brought(value: object, group: str, what: str, *built_in: str) -> str:
 
 def installed() -> tuple[str, ...]:
     """Every plug-in that a package brings, with the package and its version."""
-    groups = (CONFIG_BACKENDS, *GROUPS)
+    groups = (STRATEGIES, CONFIG_BACKENDS, *GROUPS)
     brought_in = sorted((one for group in groups for one in points(group)), key=lambda one: one.name)
     return tuple([f"{one.name} ({package_of(one)})" for one in brought_in])

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from coordd.config.hooks.hook import CALL_VARIABLE, EVENT_VARIABLE
 from coordd.plugins import SINKS
-from coordd.plugins.calling import host
 from coordd.services.hooks.call import run
+from coordd.services.programs.child import host
 
 
 def to_plug_in(sink: dict[str, Any], to: str, document: str, timeout_s: float) -> int:

@@ -14,10 +14,8 @@ CHECKS = "coordd.checks"
 COMMANDS = "coordd.commands"
 SERVICES = "coordd.services"
 SINKS = "coordd.sinks"
-STRATEGIES = "coordd.strategies"
-TOPICS = "coordd.topics"
 TRIGGERS = "coordd.triggers"
-GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, STRATEGIES, TOPICS, TRIGGERS)
+GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, TRIGGERS)
 
 
 class CheckContext(NamedTuple):
@@ -127,26 +125,3 @@ class TriggerContext(NamedTuple):
 
 # What a trigger may say of the arrivals that are there: the id of each, or also its fields, {trigger.body.NAME}.
 Arrivals = Iterable[str | tuple[str, Mapping[str, Any]]]
-
-
-class TopicContext(NamedTuple):
-    """Of a topic: which attempt of which run this is, on which node, with its fencing token; the fire time (ISO 8601,
-    UTC), the daemon's control socket, and the job's arguments.
-    """
-
-    topic: str
-    job: str
-    run: str
-    attempt: int
-    token: int
-    node: str
-    fire_time: str
-    socket: str
-    args: Mapping[str, str]
-
-
-class Program(NamedTuple):
-    """What a topic may return: a program that takes its place in the run. ``env``: beside the run's own variables."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = {}

@@ -1,4 +1,4 @@
-"""The process of a plug-in: ``python -m coordd.plugins.host GROUP NAME CONTEXT``, with a JSON object as CONTEXT.
+"""The process of a plug-in: ``python -m coordd.plugins.host GROUP NAME CONTEXT``. CONTEXT is a JSON object.
 
 It loads the plug-in and calls it once. Whatever the plug-in raises, prints or leaks stays in this process, which its
 starter limits and kills. What the plug-in prints goes to standard error.
@@ -6,7 +6,6 @@ starter limits and kills. What the plug-in prints goes to standard error.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import os
@@ -16,10 +15,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from coordd.core.node.room import Past, Room
 from coordd.plugins import (
     BOOT_STEPS,
     CHECKS,
@@ -29,27 +26,19 @@ from coordd.plugins import (
     READY,
     SERVICES,
     SINKS,
-    STRATEGIES,
-    TOPICS,
     TRIGGERS,
     BootContext,
     CheckContext,
-    Program,
     ServiceContext,
     SinkContext,
-    TopicContext,
     TriggerContext,
 )
-from coordd.plugins.calling import LOADING
 from coordd.plugins.installed import misfit, points
 
 TEXT_MAX = 1000
 
 # Bytes of data of a plug-in that a run calls; those that the daemon starts have limits from there.
 DATA_BYTES_MAX = 2**30
-
-# Seconds of a processor that loading one for ``doctor`` may take.
-LOADED_CPU_S = 10
 
 
 def loaded(group: str, name: str) -> Any:
@@ -119,91 +108,6 @@ def of_trigger(name: str, context: dict[str, Any], say: Callable[[str], None]) -
     return 0
 
 
-def of_topic(name: str, context: dict[str, Any], _say: Callable[[str], None]) -> int:
-    """Do the work of a run, or become the program that does it. The run's log has what it prints and raises."""
-    if context["memory"]:
-        resource.setrlimit(resource.RLIMIT_DATA, (context["memory"], context["memory"]))
-    of = os.environ
-    told = TopicContext(
-        topic=name,
-        job=of["COORDD_JOB"],
-        run=of["COORDD_RUN"],
-        attempt=int(of["COORDD_ATTEMPT"]),
-        token=int(of["COORDD_TOKEN"]),
-        node=of["COORDD_NODE"],
-        fire_time=of["COORDD_FIRE_TIME"],
-        socket=of["COORDD_SOCKET"],
-        args=dict(word.split("=", 1) for word in sys.argv[4:]),
-    )
-    try:
-        function = loaded(TOPICS, name)
-        said = _run(function, told)
-        if isinstance(said, Program):
-            _flush()
-            os.execvpe(said.argv[0], list(said.argv), {**of, **said.env})
-    except SystemExit as exc:
-        said = exc.code
-        if isinstance(said, str):
-            print(said, file=sys.stderr)
-            return 1
-    except BaseException:  # whatever a plug-in raises is in the log of its run
-        traceback.print_exc()
-        return 1
-    if said is None or (isinstance(said, int) and 0 <= said <= 255):
-        return int(said or 0)
-    print(f"topic {name} returned {said!r:.60}; expected nothing, an exit code or a Program", file=sys.stderr)
-    return 1
-
-
-def of_strategy(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
-    """Say that it is ready; then answer questions, a line each, until the daemon is gone."""
-    kind = {"room": Room, "past": Past}[context["of"]]
-    asked: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_take, args=(asked,), daemon=True).start()
-    try:
-        function = loaded(STRATEGIES, name)
-    except BaseException as exc:  # whatever a plug-in raises is told
-        say(json.dumps({"failed": _reason(exc)}))
-        return 1
-    say(json.dumps({"ready": True}))
-    while True:
-        question = json.loads(asked.get())
-        try:
-            said = [function(kind(*of)) for of in question]
-        except BaseException as exc:  # the same
-            say(json.dumps({"failed": _reason(exc)}))
-        else:
-            say(json.dumps({"said": said}, default=repr))
-
-
-def _take(asked: SimpleQueue[bytes]) -> None:
-    """Questions are read also while one is answered, so that the end of the daemon is noticed."""
-    for line in sys.stdin.buffer:
-        asked.put(line)
-    os.killpg(0, signal.SIGKILL)
-
-
-def of_loading(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
-    """Load it, and say what is wrong with it."""
-    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
-    resource.setrlimit(resource.RLIMIT_CPU, (LOADED_CPU_S, LOADED_CPU_S))
-    try:
-        loaded(context["group"], name)
-    except BaseException as exc:  # the same
-        say(_reason(exc))
-        return 1
-    return 0
-
-
-def _run(function: Callable[[Any], Any], context: object) -> Any:
-    """Call it; a coroutine function runs under trio."""
-    if not inspect.iscoroutinefunction(function):
-        return function(context)
-    import trio
-
-    return trio.run(function, context)
-
-
 def _is_pair(one: object) -> bool:
     return isinstance(one, tuple | list) and len(one) == 2
 
@@ -216,7 +120,14 @@ def _called(
     """
     try:
         function = loaded(group, name)
-        said: Any = look(function) if look is not None else _run(function, context)
+        if look is not None:
+            said: Any = look(function)
+        elif inspect.iscoroutinefunction(function):
+            import trio
+
+            said = trio.run(function, context)
+        else:
+            said = function(context)
     except SystemExit as exc:
         return False, f"it called exit({exc.code!r:.40})"
     except BaseException as exc:  # whatever a plug-in raises is told
@@ -237,38 +148,24 @@ KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = 
     CHECKS: of_check,
     SERVICES: of_service,
     SINKS: of_sink,
-    STRATEGIES: of_strategy,
-    LOADING: of_loading,
-    TOPICS: of_topic,
     TRIGGERS: of_trigger,
 }
 
 
 def _failed(exc: BaseException) -> str:
-    return f"it failed: {_reason(exc)}"
-
-
-def _reason(exc: BaseException) -> str:
     text = _line(exc)
-    return type(exc).__name__ + (f": {text}" if text else "")
+    return f"it failed: {type(exc).__name__}" + (f": {text}" if text else "")
 
 
 def _line(text: object) -> str:
     return " ".join(str(text)[:TEXT_MAX].replace("|", "/").split())
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the plug-in has closed it, or nobody reads
-            stream.flush()
-
-
 def main() -> NoReturn:
     """Call the plug-in."""
     group, name, context = sys.argv[1:4]
     out = os.dup(1)
-    if group != TOPICS:  # it is a run: what it prints is its output
-        os.dup2(2, 1)
+    os.dup2(2, 1)
 
     def say(text: str) -> None:
         os.write(out, f"{text}\n".encode(errors="replace"))
@@ -280,7 +177,6 @@ def main() -> NoReturn:
         say(f"{word}it called exit({exc.code!r:.40})")
     except BaseException as exc:  # whatever a plug-in raises is told
         say(f"{word}{_failed(exc)}")
-    _flush()
     os._exit(code)  # threads and exit handlers of the plug-in must not hold it up
 
 

@@ -406,8 +406,6 @@ _KEYS = {
     "proxy_user, env, properties_file, class, lineage (as `[lineage] spark` says: OpenLineage's parent in its conf), "
     "pipeline (in place of application), fast_start, connect ([spark.md](spark.md#start-sooner))",
     "command": "`[command]`: argv, env, cwd; instead of `[spark]`",
-    "topic": "`[topic]`: name (of a plug-in), args (a table of templates), env, cwd, memory; instead of `[spark]` "
-    "([extending.md](extending.md#topics))",
     "breaker": "`[breaker]`: after (3: that many runs in a row), on (failure, lost, timeout; states, exit codes and "
     "patterns, or a table that says of each how many), window (none; those runs ended within it), open_for (15m), "
     "open_for_max (24h), growth (`fixed`, `linear`, `exponential`), when_open (`prevent`: rejected, `fail`: failure), "
@@ -432,7 +430,7 @@ _KEYS = {
 
 
 def job_keys() -> str:
-    for section in ("spark", "command", "topic", "retry", "breaker"):
+    for section in ("spark", "command", "retry", "breaker"):
         names = getattr(jobkeys, section.upper())
         words = set(re.findall(r"[a-z_]+", _KEYS[section]))
         if set(names) - words:

@@ -11,6 +11,7 @@ import pytest
 from arrivals.play import PART_S, Bursts, judge
 
 FILES = ["0.csv", "1.csv"]
+BOTH = [("load#0", 0), ("load#1", 0)]
 
 
 def row(number: int, **more: Any) -> dict[str, Any]:
@@ -20,12 +21,11 @@ def row(number: int, **more: Any) -> dict[str, Any]:
 def test_each_file_is_one_run_that_was_executed_once() -> None:
     found = judge(FILES, [row(0), row(1)], [("load#0", 0), ("load#1", 0)], (), {"kills": 3})
     assert found == ({"kills": 3, "runs": 2, "executions": 2, "of them in lost attempts": 0}, [])
+    twice = judge(FILES, [row(0), row(1), row(1, run="load#x")], [*BOTH, ("load#x", 0)], (), {}, {"1.csv"})
+    assert twice.violations == [], "the second part of that file came when the first one had settled"
     started = [("load#0", 0), ("load#1", 0), ("load#1", 1)]
     again = judge(FILES, [row(0), row(1)], started, {("load#1", 0)}, {})
     assert again == ({"runs": 2, "executions": 3, "of them in lost attempts": 1}, [])
-
-
-BOTH = [("load#0", 0), ("load#1", 0)]
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ def test_the_examples_load() -> None:
 
 BAD_JOBS = [
     # text, key, what else is said
-    ("", "spark", "expected one of [spark], [command] and [topic], found none"),
-    (SPARK + COMMAND, "spark", "found [spark] and [command]"),
+    ("", "spark", "expected either [spark] or [command], found neither"),
+    (SPARK + COMMAND, "spark", "found both"),
     ("spark = 5\n", "spark", "expected a table, found the number 5"),
     ("[spark]\nargs = []\n", "spark.application", "found nothing"),
     ('[spark]\napplication = "a.py"\n', "spark.application", "expected an absolute path or a URI"),

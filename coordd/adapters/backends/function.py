@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 from coordd.adapters.kernel.prctl import die_with_parent
 from coordd.errors import UnavailableError
-from coordd.plugins.installed import misfit, points
 
 # The answer: ten thousand jobs need less.
 BYTES_MAX = 32 * 2**20
@@ -100,15 +99,13 @@ def target_of(group: str, name: str) -> str:
 
 def load(target: str) -> Any:
     """The function. Raises LookupError, ImportError or AttributeError, or what its module raises."""
-    from importlib import import_module
+    from importlib import import_module, metadata
 
     if target.startswith(POINT):
         group, _, name = target.removeprefix(POINT).partition(" ")
-        point = next(iter(points(group, name)), None)
+        point = next(iter(metadata.entry_points(group=group, name=name)), None)
         if point is None:
             raise LookupError(f"no installed package brings {name} (entry points, group {group})")
-        if wrong := misfit(point):
-            raise LookupError(wrong)
         return point.load()
     module, _, path = target.partition(":")
     found: Any = import_module(module)

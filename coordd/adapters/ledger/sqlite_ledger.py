@@ -1,7 +1,7 @@
 """The ledger of one machine: core.ledger's rules over one SQLite file.
 
-Each operation is one ``BEGIN IMMEDIATE`` transaction in WAL mode with synchronous=FULL: an answer is on the disk before
-it is returned. Leases use CLOCK_BOOTTIME and have the boot id; wall time decides only due and missed.
+Each operation, or each batch, is one ``BEGIN IMMEDIATE`` transaction in WAL mode with synchronous=FULL: an answer is on
+the disk before it is returned. Leases use CLOCK_BOOTTIME and have the boot id; wall time decides only due and missed.
 
 A runner loads this file before it starts a job, so it imports only small modules of the standard library.
 """
@@ -33,12 +33,12 @@ from coordd.core.ledger.fires import FIRES, SUCCEEDED
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, Known, admit, begin_again, refusal
 from coordd.core.ledger.rows import AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
-from coordd.core.ledger.words import SWEEPS
-from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
+from coordd.core.ledger.words import BAD, SWEEPS
+from coordd.errors import BadRowError, ConfigError, LocalProtocolError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
     from coordd.core.ledger.fires import Decided
@@ -160,17 +160,48 @@ class SqliteLedger:
 
         def rule(store: Transaction, now: LedgerTime) -> "A":
             read[0] = now.wall
-            answer = self._rules.answer(store, request, now)
-            if request.op in SWEEPS:
-                self._complete(answer, store)
-            return answer
+            return self._answer(store, request, now)
 
         # Every node sweeps every few seconds, and mostly there is nothing to write: the sweep takes no write lock.
         answer = self._transact(rule, writes=request.writes)
-        if request.op == "gate" and isinstance(answer, Answer) and answer.in_s > 0:
-            # The caller counts from the answer's receipt, and the commit may have taken most of it.
-            answer.in_s = max(0.0, answer.in_s - (self._clock().wall - read[0]))
+        self._counts_from_its_receipt(request, answer, read[0])
         return answer
+
+    def ask_all(self, batch: "Sequence[Request[Answer | OpenAnswer]]") -> "list[Answer | OpenAnswer]":
+        """Several operations in order, in one transaction: the disk is waited for once. Raises as ``ask`` does, for all
+        of them; but a bad row affects only the operations that need it, and becomes their answer.
+        """
+        read: list[float] = []
+
+        def each(store: Transaction, _: LedgerTime) -> "Iterator[Answer | OpenAnswer]":
+            read.clear()
+            for request in batch:
+                now = self._clock()
+                read.append(now.wall)
+                store.begin_part()
+                try:
+                    answer = self._answer(store, request, now)
+                except BadRowError as exc:
+                    store.undo_part()
+                    answer = Answer(BAD, by=str(exc))
+                store.end_part()
+                yield answer
+
+        answers = self._transact(lambda *of: list(each(*of)), writes=any(request.writes for request in batch))
+        for request, answer, at in zip(batch, answers, read, strict=True):
+            self._counts_from_its_receipt(request, answer, at)
+        return answers
+
+    def _answer(self, store: Transaction, request: "Request[A]", now: LedgerTime) -> "A":
+        answer = self._rules.answer(store, request, now)
+        if request.op in SWEEPS:
+            self._complete(answer, store)
+        return answer
+
+    def _counts_from_its_receipt(self, request: "Request[Any]", answer: object, at: float) -> None:
+        """The caller counts a gate's pause from the answer's receipt, and the commit may have taken most of it."""
+        if request.op == "gate" and isinstance(answer, Answer) and answer.in_s > 0:
+            answer.in_s = max(0.0, answer.in_s - (self._clock().wall - at))
 
     def run(self, run: str) -> Row | None:
         """One run, or None."""

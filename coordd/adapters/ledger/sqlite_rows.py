@@ -146,6 +146,20 @@ class Transaction:
         self._metas: dict[str, str] = {}  # read once per transaction: a sweep asks for the rules once for each job
         self.bad: dict[str, str] = {}
 
+    def begin_part(self) -> None:
+        """What follows is one operation of several."""
+        self._metas.clear()
+        self.bad = {}
+        self._execute("SAVEPOINT part")
+
+    def undo_part(self) -> None:
+        """Nothing of this operation took place."""
+        self._execute("ROLLBACK TO part")
+
+    def end_part(self) -> None:
+        """The operation took place, unless it was undone."""
+        self._execute("RELEASE part")
+
     def _write(self, sql: str, values: "tuple[Any, ...]") -> None:
         if not self._writes:
             raise MustWriteError

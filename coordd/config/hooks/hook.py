@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,6 @@ from coordd.config.hooks.events import EVENTS, LINEAGE_START
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import HOOK, Command, Concurrency, Job, Retry
 from coordd.core.jobs.schedule import parse_duration
-from coordd.plugins.calling import where_packages_are
 
 HOOKS_MAX = 50
 TIMEOUT_MAX_S = 3600.0
@@ -133,7 +133,7 @@ def call_job(
     """The job whose runs run ``module`` with what it is to do, and with an event: the parameters ``pieces``, one after
     the other. ``finds_packages``: where the daemon finds them.
     """
-    found = where_packages_are() if finds_packages else {}
+    found = {"PYTHONPATH": os.environ["PYTHONPATH"]} if finds_packages and "PYTHONPATH" in os.environ else {}
     return Job(
         name=name,
         digest=digest,

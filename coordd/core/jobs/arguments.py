@@ -228,7 +228,7 @@ def _each_text(launch: SparkSubmit | Command, change: Callable[[str, str, str], 
     chooses = {"conf": conf_chooses, "env": env_chooses}
     changed: dict[str, object] = {}
     for field, value in msgspec.structs.asdict(launch).items():
-        if value is None or isinstance(value, int):
+        if value is None or isinstance(value, bool):
             continue
         fixed = "" if field in free else CHOOSES
         if isinstance(value, str):

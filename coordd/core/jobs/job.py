@@ -109,17 +109,11 @@ class SparkSubmit(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Any program; values still contain their {placeholders}.
-
-    ``topic``: a package brings what is called; ``argv`` is its name and its arguments, NAME=VALUE, and ``memory``
-    bounds the bytes of its data (0: no limit).
-    """
+    """Any program; values still contain their {placeholders}."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
     cwd: str = ""
-    topic: bool = False
-    memory: int = 0
 
 
 class Concurrency(msgspec.Struct, frozen=True):

@@ -21,8 +21,7 @@ from coordd.core.checks.check import Check
 from coordd.core.checks.state import DEGRADED, HEALTHY, TEXT_MAX, UNHEALTHY, UNKNOWN, Result
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
-from coordd.plugins.calling import host
-from coordd.services.programs.child import environment, killed, limit
+from coordd.services.programs.child import environment, host, killed, limit
 
 log = structlog.get_logger("checks")
 

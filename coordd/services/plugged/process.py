@@ -17,8 +17,7 @@ from coordd import plugins
 from coordd.config.plugged.services import ServiceTable
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
-from coordd.plugins.calling import host
-from coordd.services.programs.child import environment, killed, limit
+from coordd.services.programs.child import environment, host, killed, limit
 
 log = structlog.get_logger("services")
 

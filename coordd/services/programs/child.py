@@ -6,14 +6,16 @@ import contextlib
 import os
 import resource
 import signal
+import sys
 from collections.abc import Mapping
 
 import structlog
 import trio
 
-from coordd.plugins.calling import where_packages_are
-
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# The program of what a package brings.
+HOST = (sys.executable, "-P", "-m", "coordd.plugins.host")
 
 # How long (seconds) a killed program is waited for; the kernel may keep it for longer.
 END_S = 1.0
@@ -21,9 +23,17 @@ END_S = 1.0
 log = structlog.get_logger("programs")
 
 
+def host(group: str, name: str, context: str) -> list[str]:
+    """The program that runs what a package brings under this name."""
+    return [*HOST, group, name, context]
+
+
 def environment(*, finds_packages: bool, **more: str) -> dict[str, str]:
     """Little of the daemon's own. ``finds_packages``: where the daemon finds them."""
-    return {"PATH": PATH, "LANG": "C.UTF-8", **more, **(where_packages_are() if finds_packages else {})}
+    environ = {"PATH": PATH, "LANG": "C.UTF-8", **more}
+    if finds_packages and "PYTHONPATH" in os.environ:
+        environ["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return environ
 
 
 def limit(pid: int, limits: Mapping[int, int]) -> None:

@@ -1,12 +1,14 @@
 """Asks the strategy of priorities (``[cluster] priority``) which jobs go first, by what the ledger knows of their runs.
 
-The built-in strategies are in core/node/room.py. A strategy of a package runs in a process of its own. If it fails,
-or says something absurd, the log says so once, and what it said before holds on.
+The built-in strategies are in core/node/room.py. A strategy of a package runs in a thread with a deadline. If it fails,
+or says something absurd, the log says so once, and what it said before holds on. One that does not answer keeps its
+thread, so it is asked again only when that call has ended: the threads of the daemon are for others.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import median
 
 import structlog
@@ -16,10 +18,10 @@ from coordd.core.ledger.rows import Row
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import SUCCESS
 from coordd.core.node.room import PRIORITIES, Past
-from coordd.errors import CoorddError, UnavailableError
+from coordd.errors import CoorddError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
-from coordd.services.strategies.hosted import ASKED_S, Hosted
+from coordd.services.strategies.rooms import ASKED_S, loaded
 
 log = structlog.get_logger("priorities")
 
@@ -27,6 +29,8 @@ log = structlog.get_logger("priorities")
 LOOK_S = 30.0
 AGAIN_S = 2.0
 RUNS_MAX = 50
+
+Ordering = Callable[[Past], float]
 
 
 class Priorities:
@@ -37,7 +41,8 @@ class Priorities:
         self._ledger = ledger
         self._scores: dict[str, float] = {}
         self._asked = ""  # the name of the strategy that was asked last
-        self._hosted = Hosted("past")
+        self._strategies: dict[str, Ordering] = {}  # those of packages that were loaded
+        self._calls: dict[str, trio.CapacityLimiter] = {}  # for each of them, one call at a time
         self._trouble = ""
 
     async def run(self) -> None:
@@ -47,40 +52,47 @@ class Priorities:
             await trio.sleep(LOOK_S if answered else AGAIN_S)
 
     async def look(self) -> bool:
-        """Ask about all jobs, and tell the core. False if the ledger did not answer, or the strategy starts."""
+        """Ask about all jobs, and tell the core. False if the ledger did not answer."""
         node = self._driver.node
         name = node.settings.priority_by
         if name != self._asked:
             self._scores, self._asked, self._trouble = {}, name, ""
-        await self._hosted.keep({name})
-        if name:
+        if name and not self._hangs(name):
             try:
                 pasts = [await self._past(job) for job in sorted(node.jobs)]
             except CoorddError:
                 return False  # what it said before holds on
             try:
-                scores = await self._ask(name, pasts)
-                if scores is not None:
-                    self._scores, self._trouble = scores, ""
+                self._scores = await self._ask(name, pasts)
+                self._trouble = ""
             except trio.TooSlowError:
-                self._failed(name, f"no answer within {ASKED_S:g} s; it was ended, and is asked again later")
-            except (UnavailableError, TypeError) as exc:
-                self._failed(name, str(exc))
+                self._failed(name, f"no answer within {ASKED_S:g} s; it is asked again when that call has ended")
+            except Exception as exc:  # a plug-in's own code: whatever it raises, it is named here
+                self._failed(name, f"failed: {type(exc).__name__}: {exc}"[:200])
         node.pursuits.scored(self._scores)
-        return not self._hosted.starting
+        return True
 
     async def _past(self, job: str) -> Past:
         wall = self._driver.now().wall
         rows = await self._ledger.query(lambda ledger: ledger.runs(job=job, limit=RUNS_MAX))
         return past_of(job, [row for row in rows if not run_fault(row)], wall)
 
-    async def _ask(self, name: str, pasts: list[Past]) -> dict[str, float] | None:
-        """The score of each job; None: there is no answer yet."""
-        strategy = PRIORITIES.get(name)
-        said = [strategy(past) for past in pasts] if strategy is not None else await self._hosted.ask(name, pasts)
-        if said is None:
-            return None
-        return {past.job: _number(score) for past, score in zip(pasts, said, strict=True)}
+    def _hangs(self, name: str) -> bool:
+        """True while the last call of a package's strategy has not ended."""
+        return name in self._calls and self._calls[name].borrowed_tokens > 0
+
+    async def _ask(self, name: str, pasts: list[Past]) -> dict[str, float]:
+        def ask() -> dict[str, float]:
+            strategy = PRIORITIES.get(name) or self._strategies.get(name)
+            if strategy is None:
+                strategy = self._strategies[name] = loaded(name)
+            return {past.job: _number(strategy(past)) for past in pasts}
+
+        if name in PRIORITIES:
+            return ask()
+        limiter = self._calls.setdefault(name, trio.CapacityLimiter(1))
+        with trio.fail_after(ASKED_S):
+            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
 
     def _failed(self, name: str, what: str) -> None:
         if self._trouble != what:

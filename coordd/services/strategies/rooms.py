@@ -1,37 +1,31 @@
 """Measures the machine, and asks the strategies how many runs there is room for.
 
-The built-in strategies are in core/node/room.py. Others come from entry points of the group ``coordd.strategies``, and
-run in processes of their own. If one fails, or says something absurd, the log says so once.
+The built-in strategies are in core/node/room.py. Others come from entry points of the group ``coordd.strategies``. Such
+a plug-in runs in a thread with a deadline. If it fails, or says something absurd, the log says so once.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from typing import Any
 
 import structlog
 import trio
 
-from coordd.config.values import CONFIG_BACKENDS
+from coordd.config.values import CONFIG_BACKENDS, STRATEGIES
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
-from coordd.core.visible import visible
-from coordd.errors import UnavailableError
-from coordd.plugins import BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, STRATEGIES, TOPICS, TRIGGERS
-from coordd.plugins.calling import LOADING, host
+from coordd.plugins import BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, TRIGGERS
 from coordd.plugins.installed import misfit, package_of, points
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.ledger import boottime
-from coordd.services.programs.child import environment
-from coordd.services.strategies.hosted import ASKED_S, Hosted
 
 log = structlog.get_logger("rooms")
 
-# How long (seconds) a plug-in may take to load, for ``doctor``.
-LOADED_S = 5.0
+# How long (seconds) a plug-in may take.
+ASKED_S = 1.0
 
 # A run that waited for the budget counts as waiting for this long (seconds): it asks again with a growing pause.
 WANTED_S = 60.0
@@ -55,55 +49,42 @@ def measured() -> tuple[float, float]:
     return load, found["MemAvailable"] / found["MemTotal"]
 
 
-def brought(group: str, what: str) -> list[tuple[str, str, str]]:
-    """(name, its package and version, "" or why it cannot be used) of each plug-in of that group. Blocking: each is
-    loaded in a process of its own.
-    """
-    return [
-        (point.name, f"{what} of {package_of(point)}", misfit(point) or _not_loaded(group, point.name, point.value))
-        for point in points(group)
-    ]
+def installed(name: str) -> metadata.EntryPoint | None:
+    """The strategy of that name that a package brings."""
+    return next(iter(metadata.entry_points(group=STRATEGIES, name=name)), None)
 
 
-def _not_loaded(group: str, name: str, value: str) -> str:
-    argv = host(LOADING, name, json.dumps({"group": group}))
-    try:
-        tried = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(finds_packages=True),
-            cwd="/",
-            timeout=LOADED_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"{value} did not load within {LOADED_S:g} s"
-    except OSError as exc:
-        return f"{value} cannot be loaded: {exc.strerror or exc}"
-    if tried.returncode == 0:
-        return ""
-    said = tried.stdout.decode(errors="replace").strip().removeprefix("problem ")
-    return visible(f"{value} cannot be loaded: {said}")[:200]
+def brought(group: str = STRATEGIES, what: str = "a strategy") -> list[tuple[str, str, str]]:
+    """(name, its package and version, "" or why it cannot be used) of each plug-in of that group."""
+    found = []
+    for point in points(group):
+        wrong = ""
+        try:
+            wrong = misfit(point)
+            if not wrong and not callable(point.load()):
+                wrong = f"{point.value} is not callable"
+        except Exception as exc:  # a plug-in's own code: whatever it raises is told
+            wrong = f"{point.value} cannot be loaded: {type(exc).__name__}: {exc}"[:200]
+        found.append((point.name, f"{what} of {package_of(point)}", wrong))
+    return found
 
 
 def plugin_checks() -> list[Check]:
     """For ``doctor``: every plug-in, with its version; a broken one is named."""
-    tried = ((STRATEGIES, "a strategy"), (CONFIG_BACKENDS, "a configuration backend"))
+    kinds = ((STRATEGIES, "a strategy"), (CONFIG_BACKENDS, "a configuration backend"))
+    # Not loaded here: they run in processes of their own.
     apart = (
         (BOOT_STEPS, "a boot step"),
         (CHECKS, "a check"),
         (COMMANDS, "a command"),
         (SERVICES, "a service"),
         (SINKS, "a sink"),
-        (TOPICS, "a topic"),
         (TRIGGERS, "a trigger"),
     )
     advice = "it is not used: repair or remove its package"
     return [
         check(f"plug-in {name}", WARN if wrong else OK, wrong or text, advice)
-        for group, what in tried
+        for group, what in kinds
         for name, text, wrong in brought(group, what)
     ] + [
         check(
@@ -126,7 +107,7 @@ class Rooms:
         self._sizes: dict[str, int] = {}  # BUDGET, or a job -> what its strategy said last
         self._strategies: dict[tuple[str, str], Strategy] = {}  # (BUDGET or a job, strategy's name) -> the strategy
         self._troubles: dict[str, str] = {}  # BUDGET, or a job -> what is wrong with its strategy
-        self._hosted = Hosted("room")
+        self._hung: set[str] = set()  # strategies that did not answer in time: not asked again
         self._wanted_at = -WANTED_S
 
     async def look(self) -> None:
@@ -145,7 +126,6 @@ class Rooms:
                 size = min(max(self._sizes.get(key, least), least), most)
                 short = now - self._wanted_at < WANTED_S
                 sizes[key] = await self._ask(key, name, Room(least, most, size, busy, short, load, memory, now))
-        await self._hosted.keep({name for _, name, _, _ in wanted})
         self._strategies = {of: one for of, one in self._strategies.items() if of[0] in sizes}
         self._troubles = {key: said for key, said in self._troubles.items() if key in sizes}
         if self._sizes.get(BUDGET) != sizes.get(BUDGET) and BUDGET in sizes:
@@ -166,19 +146,21 @@ class Rooms:
 
     async def _ask(self, key: str, name: str, room: Room) -> int:
         """What the strategy says, within its bounds; what held before if it fails."""
-        try:
-            if (make := BUILT_IN.get(name)) is not None:
-                said: Any = self._strategies.setdefault((key, name), make())(room)
-            else:
-                answer = await self._hosted.ask(name, [room])
-                if answer is None:
-                    return room.size
-                said = answer[0]
-        except trio.TooSlowError:
-            self._trouble(key, name, f"no answer within {ASKED_S:g} s; it was ended, and is asked again later")
+        if name in self._hung:
             return room.size
-        except UnavailableError as exc:
-            self._trouble(key, name, str(exc))
+        strategy = self._strategies.get((key, name))
+        try:
+            if strategy is None:
+                make = BUILT_IN.get(name)
+                strategy = make() if make is not None else await _in_thread(loaded, name)
+                self._strategies[key, name] = strategy
+            said = strategy(room) if name in BUILT_IN else await _in_thread(strategy, room)
+        except trio.TooSlowError:
+            self._hung.add(name)
+            self._trouble(key, name, f"no answer within {ASKED_S:g} s; it is not asked again")
+            return room.size
+        except Exception as exc:  # a plug-in's own code: whatever it raises, it is disabled here and named
+            self._trouble(key, name, f"failed: {type(exc).__name__}: {exc}"[:200])
             return room.size
         if not isinstance(said, int) or isinstance(said, bool) or not room.least <= said <= room.most:
             self._trouble(key, name, f"said {said!r:.60}; expected a whole number from {room.least} to {room.most}")
@@ -190,3 +172,19 @@ class Rooms:
         if self._troubles.get(key) != what:
             self._troubles[key] = what
             log.warning("strategy.absurd", strategy=name, of=key, problem=what)
+
+
+def loaded(name: str) -> Any:
+    """The strategy of that name that a package brings. Blocks: the package is imported. Raises LookupError if there is
+    none, and what the package raises.
+    """
+    found = installed(name)
+    if found is None:
+        raise LookupError(f"no installed package brings it (entry points, group {STRATEGIES})")
+    return found.load()
+
+
+async def _in_thread(of_plugin: Callable[[Any], Any], argument: object) -> Any:
+    """What a plug-in's code returns. Raises trio.TooSlowError after ASKED_S; the thread is left to itself then."""
+    with trio.fail_after(ASKED_S):
+        return await trio.to_thread.run_sync(of_plugin, argument, abandon_on_cancel=True)

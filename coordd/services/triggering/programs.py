@@ -18,8 +18,7 @@ from coordd.core.triggers.bodies import values_of
 from coordd.core.visible import visible
 from coordd.errors import UnavailableError
 from coordd.plugins import TRIGGERS
-from coordd.plugins.calling import host
-from coordd.services.programs.child import environment, killed
+from coordd.services.programs.child import environment, host, killed
 from coordd.services.triggering.sources import Look, Room, Source
 
 # What a program may print: bytes, ids, and bytes of one id.

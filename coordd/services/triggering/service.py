@@ -99,7 +99,10 @@ class Watched:
                     await self.source.close()
                 polled = polls
                 if polls and boottime() >= next_at:
-                    next_at = boottime() + await self._look()
+                    pause_s = await self._look()
+                    next_at = boottime() + pause_s
+                    if not pause_s:
+                        continue  # there is more, and a look waits for a source and for the ledger
             await trio.sleep(TURN_S)
 
     async def _look(self) -> float:

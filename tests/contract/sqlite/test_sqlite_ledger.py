@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -17,8 +18,11 @@ from support.ledger_calls import FakeClock, Nodes
 import coordd
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger, path_of, system_clock
 from coordd.adapters.ledger.sqlite_rows import MIGRATIONS, Transaction
-from coordd.core.ledger.requests import ListOpen, Register, Suspend
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.open_answer import OpenAnswer
+from coordd.core.ledger.requests import Claim, ListOpen, Register, Suspend
 from coordd.core.ledger.rows import LedgerTime
+from coordd.core.ledger.words import AttemptNumber
 from coordd.errors import ConfigError, LocalProtocolError, UnavailableError
 
 ROOT = os.path.dirname(os.path.dirname(coordd.__file__))
@@ -394,3 +398,70 @@ def test_what_the_rules_ask_is_answered_from_an_index(open_ledger: Callable[...,
     getattr(store, sql)(*arguments)
     assert len(plans) == (2 if sql == "last_fire_at" else 1), plans  # no temporary tree for the order
     assert f"USING INDEX {index}" in plans[0]
+
+
+# ---- batches
+
+
+def test_a_batch_has_the_answers_of_its_operations_one_by_one_and_is_written_at_once(
+    open_ledger: Callable[..., Nodes],
+) -> None:
+    nodes = open_ledger()
+    ledger, of = sqlite_of(nodes), nodes.of()
+    first = Claim(of=of, attempt=AttemptNumber(0), nonce="a", node="n1", lease_s=60.0)
+    said: list[str] = []
+    assert ledger._db is not None
+    ledger._db.set_trace_callback(said.append)
+
+    answers = ledger.ask_all(
+        [
+            Register(of=of),
+            Register(of=of),
+            ListOpen(jobs=("sales",)),
+            first,
+            Claim(of=of, attempt=AttemptNumber(0), nonce="b", node="n2", lease_s=60.0),
+            first,
+            Register(of=nodes.of("sales#2")),
+        ]
+    )
+
+    assert [answer.word for answer in answers if isinstance(answer, Answer)] == [
+        "ok",
+        "exists",
+        "granted",
+        "held",
+        "granted",
+        "ok",
+    ]
+    assert isinstance(answers[2], OpenAnswer)
+    assert [row.run for row in answers[2].runs] == ["sales#1"]
+    assert (said.count("BEGIN IMMEDIATE"), said.count("COMMIT")) == (1, 1)
+    assert {row.run for row in open_ledger().ledger.runs()} == {"sales#1", "sales#2"}
+
+
+def test_a_bad_row_is_the_answer_of_its_operations_alone(open_ledger: Callable[..., Nodes], path: str) -> None:
+    nodes = open_ledger()
+    nodes.ask(Register(of=nodes.of()))
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE runs SET attempt = x'00ff'")
+
+    answers = sqlite_of(nodes).ask_all([Register(of=nodes.of("sales#2")), Register(of=nodes.of()), ListOpen(jobs=())])
+
+    assert [answer.word for answer in answers if isinstance(answer, Answer)] == ["ok", "bad"]
+    assert isinstance(answers[2], OpenAnswer)
+    assert list(answers[2].bad) == ["sales#1"]
+    assert nodes.state("sales#2") == "pending"
+
+
+def test_a_batch_that_cannot_be_written_is_not_written_at_all(open_ledger: Callable[..., Nodes]) -> None:
+    nodes = open_ledger()
+    wrong = nodes.of("sales#2")
+    wrong.args = "\ud800"
+    with pytest.raises(LocalProtocolError, match="no row can hold"):
+        sqlite_of(nodes).ask_all([Register(of=nodes.of()), Register(of=wrong)])
+    assert nodes.ledger.runs() == []
+
+
+def sqlite_of(nodes: Nodes) -> SqliteLedger:
+    assert isinstance(nodes.ledger, SqliteLedger)
+    return nodes.ledger

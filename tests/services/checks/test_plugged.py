@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
 
 import pytest
 import trio
-from plugins.written import hosting, written
+from plugins.written import written
 
 from coordd.core.checks.check import Check
 from coordd.core.checks.state import Result
-from coordd.plugins import calling
 from coordd.services.checks import plugin
+from coordd.services.programs import child
 
 CHECKS = """
 import os, sys
@@ -61,7 +62,8 @@ LIMIT_S = 60.0
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "bad", "coordd.checks", CHECKS, *NAMES)
-    monkeypatch.setattr(calling, "HOST", hosting(tmp_path / "bad"))
+    host = "import sys; sys.path.insert(0, sys.argv.pop(1)); from coordd.plugins.host import main; main()"
+    monkeypatch.setattr(child, "HOST", [sys.executable, "-c", host, str(tmp_path / "bad")])
 
 
 def look(kind: str, timeout_s: float = LIMIT_S) -> Result:

@@ -12,10 +12,10 @@ from plugins.written import hosting, written
 
 from coordd.config.plugged.boot import BootStep
 from coordd.errors import RefusedError
-from coordd.plugins import calling as program
 from coordd.services.control.callers import ADMIN, Caller, Method
 from coordd.services.plugged import booting, process
 from coordd.services.plugged.booting import DONE, FAILED, WAITING, Boot
+from coordd.services.programs import child as program
 
 STEPS = """
 import os, sys, time

@@ -12,12 +12,12 @@ import trio
 from plugins.written import hosting, written
 
 from coordd.config.plugged.services import ServiceTable
-from coordd.plugins import calling as program
 from coordd.services.breakers.view import connection_view
 from coordd.services.ledger import boottime
 from coordd.services.plugged import process, supervising
 from coordd.services.plugged.process import served
 from coordd.services.plugged.supervising import READY, STOPPED, WAITING, Service, Services
+from coordd.services.programs import child as program
 
 SERVICES = """
 import os, signal, sys, time

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
-from plugins.written import hosting, written
 from structlog.testing import capture_logs
 
 from coordd.core.ledger.rows import LedgerTime, Row
@@ -17,7 +19,7 @@ from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import FAILURE, SUCCESS, Policy
 from coordd.core.node.room import PRIORITIES, Past
 from coordd.errors import UnavailableError
-from coordd.plugins import calling
+from coordd.services.strategies import priorities as module, rooms
 from coordd.services.strategies.priorities import Priorities, past_of
 
 WALL = 1_800_000_000.0
@@ -67,9 +69,7 @@ def looked(site: Site, times: int = 1) -> list[Any]:
 
     async def look() -> None:
         for _ in range(times):
-            while not await priorities.look():
-                pass
-        await priorities._hosted.keep(())
+            await priorities.look()
 
     with capture_logs() as logs:
         trio.run(look)
@@ -109,44 +109,73 @@ def test_the_past_of_a_job() -> None:
     assert set(PRIORITIES) == {"quick_first", "long_first", "rare_first"}
 
 
-@pytest.fixture
-def bring(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Install a strategy under the name "mine": what a function of ``past`` returns."""
-
-    def bring(said: str) -> None:
-        folder = tmp_path_factory.mktemp("packages") / "site"
-        text = f"import time\ndef mine(past):\n    return {said}\n"
-        monkeypatch.setattr(calling, "HOST", hosting(written(folder, "coordd.strategies", text, "mine")))
-
-    return bring
-
-
-def test_a_strategy_of_a_package_orders_the_jobs(bring: Any) -> None:
-    bring("len(past.job) + (past.seconds or 0)")
+def test_a_strategy_of_a_package_orders_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: lambda past: len(past.job)))
     site = Site("mine", ROWS)
     assert looked(site) == []
-    assert site.scores == {"quick": 7.0, "long": 304.0, "rare": 24.0, "fresh": 5.0}
+    assert site.scores == {"quick": 5.0, "long": 4.0, "rare": 4.0, "fresh": 5.0}
+
+
+def hang(_: Past) -> float:
+    time.sleep(1.5)
+    return 1.0
+
+
+def fail(_: Past) -> float:
+    raise ValueError("no idea")
 
 
 @pytest.mark.parametrize(
-    ("said", "problem"),
+    ("strategy", "problem"),
     [
-        ("time.sleep(60)", "no answer within 1 s; it was ended, and is asked again later"),
-        ("{}[3]", "failed: KeyError: 3"),
-        ("'high'", "it said 'high'; expected a number"),
-        ("True", "expected a number"),
-        ("float('nan')", "expected a number"),
-        ("bytearray(2**31)", "failed: MemoryError"),
+        (hang, "no answer within 1 s"),
+        (fail, "failed: ValueError: no idea"),
+        (lambda past: "high", "expected a number"),
+        (lambda past: True, "expected a number"),
+        (lambda past: math.nan, "expected a number"),
     ],
 )
-def test_a_strategy_that_fails_is_named_once_and_nothing_changes(said: str, problem: str, bring: Any) -> None:
-    bring(said)
+def test_a_strategy_that_fails_is_named_once_and_nothing_changes(
+    strategy: Any, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
     site = Site("mine", ROWS)
-    logged = looked(site, times=2)
-    assert len(logged) == 1
-    assert (logged[0]["strategy"], logged[0]["of"]) == ("mine", "priority")
-    assert problem in logged[0]["problem"]
+    said = looked(site, times=2)
+    assert len(said) == 1
+    assert (said[0]["strategy"], said[0]["of"]) == ("mine", "priority")
+    assert problem in said[0]["problem"]
     assert site.scores == {}
+
+
+def test_one_that_hangs_keeps_one_thread_and_none_of_the_daemons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again when its call has ended."""
+    held, calls = threading.Event(), []
+
+    def strategy(past: Past) -> float:
+        calls.append(past.job)
+        held.wait(30.0)
+        return 5.0
+
+    monkeypatch.setattr(module, "ASKED_S", 0.05)
+    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
+    site = Site("mine", {"quick": ROWS["quick"]})
+    priorities = Priorities(site, site)  # type: ignore[arg-type]  # it has all that Priorities uses
+
+    async def look() -> None:
+        try:
+            for _ in range(4):
+                await priorities.look()
+            assert calls == ["quick"]
+            assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        finally:
+            held.set()
+        while site.scores != {"quick": 5.0}:
+            await trio.sleep(0.01)
+            await priorities.look()
+
+    with capture_logs() as logs:
+        trio.run(look)
+    assert len([entry for entry in logs if entry["event"] == "strategy.absurd"]) == 1
 
 
 def test_what_it_said_holds_on_while_the_ledger_is_away() -> None:
