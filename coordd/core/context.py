@@ -206,6 +206,10 @@ class Context:
         self._ledger_from_mono = ledger_wall - sent_at - self._ledger_blur_s
         self.clock_is_off(now)
 
+    def ledger_wall(self, now: Now) -> float:
+        """The ledger's wall clock, as far as this node knows; its own where they were not compared."""
+        return now.wall if self._ledger_from_mono is None else now.mono + self._ledger_from_mono
+
     def skew_s(self, now: Now) -> float:
         """How far this node's wall clock is ahead of the ledger's (negative: behind), for certain; 0.0: not compared.
 
@@ -346,8 +350,7 @@ class Context:
 
     def told_token(self, job: str, token: int, peer: str, now: Now) -> None:
         """A peer reports a token. One from the future would make us refuse every future grant."""
-        present = now.wall if self._ledger_from_mono is None else now.mono + self._ledger_from_mono
-        if token <= (present + TOKEN_AHEAD_S) * 1e6:
+        if token <= (self.ledger_wall(now) + TOKEN_AHEAD_S) * 1e6:
             self.saw_token(job, token)
             return
         self.tokens_refused += 1

@@ -22,6 +22,7 @@ from simulator.configuration import CONFIGURES, FAR, Configuration
 from simulator.intruder import Intruder
 from simulator.item import Item
 from simulator.judging.answers import Answers
+from simulator.judging.final import takes_turns
 from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
@@ -43,7 +44,7 @@ from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, MOVED, SETBACKS, Plan
 from simulator.policies import HOLD
 from simulator.publishing import KINDS, Publishing
-from simulator.terms import CHAOS_S, PASSED_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
+from simulator.terms import CHAOS_S, LOOK_AGAIN_S, PASSED_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
 
 # A world has about 6,000 events. A world with more events than this is in an endless loop.
 EVENTS_MAX = 400_000
@@ -122,6 +123,7 @@ class World:
         self.struck = 0  # number of the plan's faults that have struck
         self.chaos_over = False
         self.patient_s = 0.0  # what ``patience_s`` has said at most: others run after what was waited for
+        self.turns_s = 0.0  # for how long runs have waited for slots that programs which live took, all of them
         # ``rough``: faults of single messages, calls and starts. ``targeted``: faults that strike at the worst moment.
         # Both are empty after the healing.
         self.rough = plan.faults & set(CONTINUOUS)
@@ -459,13 +461,16 @@ class World:
 
         If no machine has a run's definition any more, or what it needs, the run ends at its date, and others may wait
         for it. When the ledger set that date, its clock may have been ahead; a rate counts by such a date too.
+        Nothing hangs while a run waits for its turn after programs that live: that time does not count. It is looked
+        at each LOOK_AGAIN_S.
         """
+        self.turns_s += LOOK_AGAIN_S if takes_turns(self) else 0.0
         waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
         wall = self.server.wall()
         nobodys = any(row.digest not in known or row.not_before > wall for row in waiting)
         self.patient_s = max(self.patient_s, SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0))
-        return self.patient_s
+        return self.patient_s + self.turns_s
 
     def heal(self) -> None:
         self.say("HEAL")

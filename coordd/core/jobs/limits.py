@@ -43,6 +43,14 @@ def claimed_policy(job: Job, args: str, node: str, present: Mapping[str, int] = 
     return policy
 
 
+def slots_named(by: str, job: str) -> str:
+    """The slots that an answer names: those of a pool, or of a job's concurrency; "" if it names none."""
+    kind = by.partition(":")[0]
+    if kind.startswith("pool "):
+        return kind
+    return f"job {job}" if kind == "concurrency" else ""
+
+
 def _breaker(said: Breaker) -> str:
     window, open_for, longest = (round(1000 * s) for s in (said.window_s, said.open_for_s, said.open_for_max_s))
     return Rule(said.groups, window, open_for, longest, said.growth, said.when_open, said.enforce).item()

@@ -316,6 +316,13 @@ class Membership:
             self._view = tuple(sorted(names))
         return self._view
 
+    def somebody_has(self, tags: set[str], only: str) -> bool:
+        """True if a member that is not lost has these tags, and is the one that is asked for ("": any)."""
+        return any(
+            member.state in (ALIVE, SUSPECT) and tags <= set(member.tags) and only in ("", member.hostname)
+            for member in self.members.values()
+        )
+
     def count(self) -> dict[str, int]:
         """The numbers of members alive (including this node), suspect and lost."""
         counts = {ALIVE: 1, SUSPECT: 0, LOST: 0}

@@ -6,17 +6,16 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping
 
-from coordd.core.context import Context
+from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, pinned, unpinned
-from coordd.core.jobs.limits import claimed_policy
+from coordd.core.jobs.limits import claimed_policy, slots_named
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import NOTHING_SETTLED, Settled
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import AttemptNumber, Token
-from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
 from coordd.core.wire.events import Action
@@ -37,6 +36,9 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
 
 # The first pause (seconds) after a claim that was quicker than the record of its trigger.
 UNRECORDED_AGAIN_S = 0.005
+
+# A run is planned again if its turn comes sooner than a node knows by more than this (seconds): a clock was set.
+TURN_S = 1.0
 
 # So many of the runs that wait for the same slots look every time.
 FIRST = 4
@@ -75,6 +77,7 @@ class Pursuit:
         "backoff_s",
         "begun_at",
         "claimed",
+        "dated",
         "floor",
         "late_at",
         "limited",
@@ -118,6 +121,7 @@ class Pursuit:
         self.yields_until = float("inf")  # how long it lets that run go first; inf: it does not
         self.absent_until = 0.0  # it did not take a slot that was free: nobody lets it go first until then
         self.limited = False  # the last answer was: not while others run
+        self.dated = False  # the last answer was: not due yet, by the ledger's clock of that instant
         self.others_until = 0.0  # the attempt before failed here: until then (mono) it is left to the other nodes
         self.owner = ""
         self.watch: LeaseWatch | None = None
@@ -210,6 +214,12 @@ class Phases:
         pursuit.at = now.mono + in_s
         self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
 
+    def _comes_sooner(self, pursuit: Pursuit, due_in_s: float, now: Now) -> None:
+        """By the ledger's clock it is due then. If it waits for a later date, that clock was behind, and is set."""
+        in_s = max(0.0, due_in_s - LEAD_S)
+        if pursuit.dated and pursuit.phase == DUE and pursuit.at > now.mono + in_s + TURN_S:
+            self._again(pursuit, in_s + (pursuit.rank or 0) * self._ctx.stagger_s, pursuit.why, now)
+
     def _wait(self, pursuit: Pursuit, now: Now, in_s: float) -> None:
         """Not eligible now; checked again then, at every sweep, and when a slot becomes free."""
         pursuit.phase = WAITING
@@ -289,7 +299,7 @@ class Line(Phases):
 
     def _limited(self, pursuit: Pursuit, answer: Answer, now: Now) -> None:
         """The ledger said: not now."""
-        pursuit.slots = _slots(answer.by, pursuit.action.job)
+        pursuit.slots = slots_named(answer.by, pursuit.action.job)
         in_s = answer.in_s
         if pursuit.slots and self._is_first(pursuit, pursuit.slots, now):
             pursuit.backoff_s = BACKOFF_MIN_S
@@ -466,10 +476,7 @@ class Line(Phases):
         ctx, wanted = self._ctx, set(tags)
         if here and wanted <= set(ctx.settings.tags) and only in ("", ctx.hostname):
             return True
-        return any(
-            member.state in (ALIVE, SUSPECT) and wanted <= set(member.tags) and only in ("", member.hostname)
-            for member in ctx.membership.members.values()
-        )
+        return ctx.membership.somebody_has(wanted, only)
 
     def _was_free(self, pursuit: Pursuit, now: Now) -> None:
         """This run has got a slot. The one that it waited for had its time, and did not take it; nor did the others
@@ -550,11 +557,3 @@ class Line(Phases):
             due=action.due,
             identity_from=self._ctx.identity_from,
         )
-
-
-def _slots(by: str, job: str) -> str:
-    """The slots that an answer names: those of a pool, or of a job's concurrency; "" if it names none."""
-    kind = by.partition(":")[0]
-    if kind.startswith("pool "):
-        return kind
-    return f"job {job}" if kind == "concurrency" else ""

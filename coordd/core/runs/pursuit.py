@@ -41,6 +41,7 @@ from coordd.core.runs.pursued import (
     NO_BUDGET,
     OWNED,
     SLEEPING,
+    TURN_S,
     WAITING,
     Line,
     Pursuit,
@@ -49,9 +50,6 @@ from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
 
 # A claim that was answered "held" although the watch seemed complete is not repeated sooner than this (seconds).
 HELD_AGAIN_S = 0.25
-
-# A run is planned again if its turn comes sooner than a node knows by more than this (seconds): a clock was set.
-TURN_S = 1.0
 
 # Why a grant is returned.
 REDEFINED = "the definition was changed or removed while it was claimed"
@@ -229,6 +227,7 @@ class Pursuits(Line):
                 self._give_back(claim.of.run, answer, claim.nonce, REDEFINED)
             return
         pursuit.limited = word == words.LIMITED
+        pursuit.dated = word == words.EARLY
         pursuit.unanswered = word == words.UNAVAILABLE
         if answer.ended is not None:
             self.endings.tell(pursuit.action, answer, now)
@@ -299,6 +298,8 @@ class Pursuits(Line):
                 self._over(pursuit, words.BAD if run in bad else "", now)
             elif pursuit.phase == WAITING and now.mono >= pursuit.at:
                 self._claim_if_eligible(pursuit, now)
+            elif pursuit.row_at == float("inf"):
+                self._comes_sooner(pursuit, pursuit.action.due_at - self._ctx.ledger_wall(now), now)
 
     def unswept(self) -> None:
         """The ledger did not answer: earlier watching proves nothing any more."""
@@ -351,7 +352,7 @@ class Pursuits(Line):
         if action.attempt != pursuit.attempt:
             action = pursuit.action = structs.replace(action, attempt=pursuit.attempt)
         pursuit.phase = ELECTING
-        pursuit.rank = None
+        pursuit.rank, pursuit.dated = None, False
         job = self._ctx.definition_for(action)
         topic = "command" if job and isinstance(job.launch, Command) else "spark"
         election = self._elections.open(f"{action.run}/{action.attempt}", topic, action, now)
@@ -486,6 +487,7 @@ class Pursuits(Line):
         if otherwise or (pursuit.action.fire_at != row.fire_at and not row.scheduled):
             pursuit.action = asked_for(row, pursuit.action.attempt)
         if row.state in (words.PENDING, words.RETRY):
+            self._comes_sooner(pursuit, row.due_in_s, now)
             turn_at = now.mono + max(0.0, row.due_in_s - LEAD_S) + TURN_S
             if pursuit.phase == SLEEPING and pursuit.attempt == row.attempt and pursuit.at <= turn_at:
                 return  # its turn is known

@@ -12,7 +12,7 @@ from coordd.core.ledger.open_answer import OpenAnswer, OpenRun
 from coordd.core.ledger.requests import Page
 from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.runner_requests import Report
-from coordd.core.ledger.words import HELD, LOST, PENDING, RECEIVED, RETRY, STARTED, UNAVAILABLE, UNKNOWN
+from coordd.core.ledger.words import EARLY, HELD, LIMITED, LOST, PENDING, RECEIVED, RETRY, STARTED, UNAVAILABLE, UNKNOWN
 from coordd.core.runs.pursued import BACKOFF_MIN_S
 from coordd.core.wire.events import (
     Action,
@@ -207,6 +207,52 @@ def test_a_turn_that_comes_sooner_by_the_ledgers_clock_is_not_waited_for_as_befo
     lone.wait(after_s)
 
     assert len(claims(lone)) == asked
+
+
+@pytest.mark.parametrize(
+    ("in_s", "after_s", "asked"), [(0.0, 0.1, 2), (30.0, 28.0, 1), (30.0, 29.1, 2), (244.0, 40.0, 1)]
+)
+def test_a_run_that_was_not_due_is_asked_for_when_the_ledgers_clock_has_been_set_right(
+    in_s: float, after_s: float, asked: int
+) -> None:
+    """That clock was minutes behind when it answered."""
+    run = scheduled_run("sales", EPOCH)
+    lone = Lone(job()).ready()
+    lone.sweep(open_run(run))
+    lone.answer("claim", Answer(EARLY, in_s=240.0))
+    lone.sweep(open_run(run, due_in_s=in_s, fire_at=EPOCH + in_s))
+
+    lone.wait(after_s)
+
+    assert len(claims(lone, run)) == asked
+
+
+@pytest.mark.parametrize(("behind_s", "asked"), [(300.0, 1), (0.0, 2)])
+def test_a_fire_time_that_was_not_due_is_asked_for_when_the_ledgers_clock_has_been_set_right(
+    behind_s: float, asked: int
+) -> None:
+    """It has no row yet: no claim was granted."""
+    run = scheduled_run("sales", EPOCH + 10.0)
+    lone = Lone(job(every_s=10.0)).ready()
+    lone.wait(9.5)
+    lone.answer("claim", Answer(EARLY, in_s=295.5))
+    lone.do(lone.node.look_again)
+    answer = open_answer()
+    answer.wall = EPOCH + 9.5 - behind_s
+    lone.answer("open", answer)
+
+    lone.wait(0.1)
+
+    assert len(claims(lone, run)) == asked
+
+
+def test_a_run_that_waits_for_a_rate_is_not_asked_for_at_each_sweep() -> None:
+    lone = claiming()
+    lone.answer("claim", Answer(LIMITED, by="rate: 1 started within 3600 s", in_s=1800.0))
+
+    sweeps(lone, 20.0, open_run(RUN))
+
+    assert len(claims(lone)) == 1
 
 
 def test_a_row_of_a_job_that_is_not_known_here_is_left_to_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, scheduled_run
@@ -63,14 +64,26 @@ def judge(world: World) -> None:
 
 def _waits(world: World, row: Row, taken: set[str]) -> bool:
     """True if it waits for slots that a run takes until a person resolves it."""
-    return row.state in (PENDING, RETRY) and bool(taken & _slots(world, row))
+    return row.state in (PENDING, RETRY) and bool(taken & _slots(world, row).keys())
 
 
-def _slots(world: World, row: Row) -> set[str]:
-    """The keys whose slots a run takes. The limits come with a claim: a run that let others go first has none yet."""
+def takes_turns(world: World) -> bool:
+    """True if a run waits for slots all of which are taken by programs that live: its turn comes after theirs."""
+    rows = world.ledger.runs(limit=100_000)
+    live = {child.run for child in world.judge.live.values()}
+    taken = Counter(key for row in rows if row.run in live for key in _slots(world, row))
+    waiting = [row for row in rows if row.state in (PENDING, RETRY)]
+    return any(taken[key] >= size for row in waiting for key, size in _slots(world, row).items())
+
+
+def _slots(world: World, row: Row) -> dict[str, int]:
+    """The keys whose slots a run takes, and how many there are of each. The limits come with a claim: a run that let
+    others go first has none yet.
+    """
     job = world.known_jobs.get(row.digest)
     limits = claimed_policy(job, row.args, "").limits if job is not None else Policy.unpack(row.policy).limits
-    return {item.rpartition("=")[0] for item in limits.split(",") if item.startswith("slots:")}
+    items = [item.rpartition("=") for item in limits.split(",") if item.startswith("slots:")]
+    return {key: int(size) for key, _, size in items}
 
 
 def judge_waiting(world: World) -> None:

@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from unittest import mock
 
 import pytest
 
 import simulator
 from coordd.core.ledger.steps import MOVES
 from coordd.core.ledger.words import TERMINAL
-from simulator import command, configuration, plan, policies, publishing, shrink
+from simulator import command, configuration, plan, policies, publishing, shrink, world as worlds
 from simulator.judging import excuses
 
 KINDS = (publishing.PUBLISHED, *policies.SEEDS)
@@ -51,6 +52,12 @@ def test_every_property_holds(first: int) -> None:
 @pytest.mark.parametrize("seed", PAST)
 def test_past_failures_stay_mended(seed: int) -> None:
     simulator.run(seed)
+
+
+def test_a_run_that_waits_for_the_turns_of_others_does_not_hang() -> None:
+    """It waits for a pool whose slots programs that live take, one after the other, for longer than all else may."""
+    with mock.patch.object(worlds, "SETTLED_LIMIT_S", 150.0):
+        assert simulator.run(8702909).turns_s > 150.0
 
 
 def test_a_replay_takes_the_end_of_a_parent_back_for_nodes_that_start_later() -> None:
