@@ -16,6 +16,7 @@ import msgspec
 from support.memory import MemoryLedger
 from support.small_cluster import EPOCH, MONO, SETTINGS, job
 
+from coordd.core.breaker import Breaker
 from coordd.core.ledger.rows import JobRow, LedgerTime
 from coordd.core.node.node import Node
 from coordd.core.ready import LedgerRequest, Now
@@ -149,6 +150,7 @@ class Questions:
 
     def __init__(self) -> None:
         self.asked: list[LedgerRequest] = []
+        self.breaker = Breaker("ledger")
         self.submit = self.asked.extend
 
 
