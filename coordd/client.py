@@ -243,8 +243,8 @@ class Methods:
         raise NotImplementedError
 
     @_method("deadletter.replay")
-    def deadletter_replay(self, id: str) -> dict[str, Any]:  # noqa: A002 - the parameter's name on the wire
-        """Make one more attempt of the run, once."""
+    def deadletter_replay(self, id: str, with_children: bool | None = None) -> dict[str, Any]:  # noqa: A002 - as on the wire
+        """Make one more attempt of the run, once; ``with_children``: then the runs after it run once more too."""
         raise NotImplementedError
 
     @_method("deadletter.discard")

@@ -106,16 +106,22 @@ def letter(ident: str) -> None:
 
 @deadletter.command("replay")
 @click.argument("ident", metavar="ID", shell_complete=complete_runs)
-def replay(ident: str) -> None:
+@click.option("--with-children", is_flag=True, help="The runs after it, and after those, run once more too.")
+def replay(ident: str, with_children: bool) -> None:
     """One more attempt of the run, once, by the job file as it is now."""
-    asked().show(
-        asked().call("deadletter.replay", id=ident),
-        lambda said: click.echo(
-            f"{said['run']} is tried again: attempt {said['attempt']}"
-            if said["run"]
-            else visible(f"{said['id']} is tried again")
-        ),
-    )
+
+    def draw(said: Any) -> None:
+        if not said["run"]:
+            click.echo(visible(f"{said['id']} is tried again"))
+            return
+        click.echo(f"{said['run']} is tried again: attempt {said['attempt']}")
+        for run in said["children"]:
+            click.echo(visible(f"then {run}"))
+        if with_children and not said["children"]:
+            click.echo("No run follows it.")
+
+    given = {"with_children": True} if with_children else {}
+    asked().show(asked().call("deadletter.replay", id=ident, **given), draw)
 
 
 @deadletter.command("discard")

@@ -53,7 +53,8 @@ _FIGURES = (
 )
 
 # Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs; and how the text
-# begins that says who asked for a run whose parents did not all come, or whose parents opened it.
+# begins that says who asked for a run whose parents did not all come, or whose parents opened it. RERUN: of plans of
+# re-runs; RERUN_OF: what stands in the row of a run that such a plan has opened; then how long a plan waits (seconds).
 _KEYS = {
     "NODE": rows.OF_NODE,
     "JOB": rows.OF_JOB,
@@ -65,6 +66,9 @@ _KEYS = {
     "OPENED": words.OPENED,
     "CHECK": rows.OF_CHECK,
     "REPORTED": rows.OF_REPORTED,
+    "RERUN": rows.OF_RERUN,
+    "RERUN_OF": words.RERUN,
+    "CHILDREN_KEPT_S": steps.CHILDREN_KEPT_S,
 }
 
 
@@ -97,7 +101,8 @@ def constants() -> str:
         "-- The breakers of jobs (core/ledger/breaker); one table for the same reason.",
         f"local BREAKER = {_breaker()}",
         "-- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT, OPENED: how ``by`` of a run begins",
-        "-- whose parents did not all come, or did (core/ledger/words.py). One table for the same reason.",
+        "-- whose parents did not all come, or did; RERUN_OF: what follows there in a re-run (core/ledger/words.py).",
+        "-- CHILDREN_KEPT_S: how long it is waited for (seconds). One table for the same reason.",
         f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
         "",
         "-- Figures.",

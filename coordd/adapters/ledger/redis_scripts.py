@@ -58,6 +58,7 @@ ROOMS = {
         "adopt",
         "pass_over",
         "fill",
+        "rerun",
     ),
     "runners": ("gate", "renew", "report", "commit"),
     "people": (

@@ -436,6 +436,11 @@ def panel(title: Text, *inside: RenderableType) -> Panel:
     return Panel(Group(*inside), title=title, title_align="left", expand=False, box=box.ROUNDED, padding=(0, 1))
 
 
+def _child(of: Mapping[str, Any]) -> str:
+    again = " (to run once more)" if of.get("again") else ""
+    return f"{plain(of['id'])} {plain(of['state'])}".strip() + again
+
+
 def _committed(run: Mapping[str, Any]) -> str:
     """Which attempt has the right to publish the run's output; "" if none has asked for it."""
     token = run.get("commit_token")
@@ -473,10 +478,8 @@ def draw_run(run: Mapping[str, Any]) -> None:
             ("group", plain(run.get("group"))),
             ("members", plain((run.get("members") or {}).get("total"))),
             ("parents", ", ".join(map(plain, run.get("parents") or ()))),
-            (
-                "children",
-                ", ".join(f"{plain(of['id'])} {plain(of['state'])}".strip() for of in run.get("children") or ()),
-            ),
+            ("runs once more for", plain(run.get("rerun_of") or "")),
+            ("children", ", ".join(_child(of) for of in run.get("children") or ())),
         )
     )
     title = Text.assemble((plain(run.get("id")), "bold"), " ", stated(str(run.get("state"))))

@@ -13,14 +13,8 @@ from typing import NamedTuple
 from coordd.core.groups.expand import group_of, how_it_ended
 from coordd.core.jobs.job import After, iso, scheduled_run, triggered_run
 from coordd.core.jobs.schedule import zone
-from coordd.core.ledger.words import ABSENT, FAILURE, LOST, OPENED, SUCCESS
-
-# Which ends fit; None: each.
-FITS: dict[str, frozenset[str] | None] = {
-    "success": frozenset((SUCCESS,)),
-    "failure": frozenset((FAILURE, LOST)),
-    "done": None,
-}
+from coordd.core.ledger.rerun.plan import FITS
+from coordd.core.ledger.words import ABSENT, OPENED, RERUN
 
 # A run is missed this long (seconds) after its time is over: the end of a parent may just be written.
 GRACE_S = 5.0
@@ -184,7 +178,16 @@ def lookback_s(after: After) -> float:
 
 def parents_of(by: str) -> tuple[str, ...]:
     """The runs that opened a run; () if it was opened in another way."""
-    return tuple(by.removeprefix(OPENED).split(", ")) if by.startswith(OPENED) else ()
+    named = by.removeprefix(OPENED).partition(RERUN)[0]
+    return tuple(named.split(", ")) if by.startswith(OPENED) else ()
+
+
+def rerun_of(by: str) -> tuple[str, str]:
+    """The run that a person ran once more with its children, as RUN/ATTEMPT, and who did, of a run that runs once more
+    for it; ("", "") for another one.
+    """
+    attempt, _, who = by.partition(RERUN)[2].rpartition(" by ")
+    return (attempt, who) if by.startswith(OPENED) else ("", "")
 
 
 def was_missed(by: str) -> str:

@@ -98,7 +98,7 @@ class People(Life):
         the record of that attempt, which names who), finished (it is not a dead letter), or recovering.
 
         The table of moves does not apply, because a person asks for it. If this attempt fails too, the run is given up
-        again, whatever its policy allows.
+        again, whatever its policy allows. ``children``: the runs that follow it, which run once more too.
         """
         if now.recovering_s > 0:
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
@@ -117,6 +117,7 @@ class People(Life):
         row.attempt = self._unused(store, row.run, AttemptNumber(row.attempt + 1))
         row.not_before = max(row.due_at, now.wall)  # the ledger's clock may have been ahead when the run was launched
         store.put_run(row)
+        self._with_children(store, row, said.children, said.by, now)
         return Answer(OK, state=RETRY, attempt=row.attempt)
 
     def discard(self, store: "Store", said: "Discard", now: LedgerTime) -> Answer:

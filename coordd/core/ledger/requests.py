@@ -192,6 +192,18 @@ class Fill(Request[Answer]):
         self.of = of
 
 
+class Rerun(Request[Answer]):
+    """Open one run because its parent's run ``root`` was run once more, with its children."""
+
+    op = "rerun"
+    wire = ("root", "of")
+    __slots__ = wire
+
+    def __init__(self, *, root: str, of: Registration) -> None:
+        self.root = root
+        self.of = of
+
+
 class NewRules(Request[Answer]):
     """All members know the new rules. ``known``: where the new rules began when they were last in force (Unix seconds),
     below 0.0 if never.
@@ -337,19 +349,23 @@ class Resolve(Request[Answer]):
 class Replay(Request[Answer]):
     """One more attempt of a run that was given up (a dead letter), under this definition and policy (its words).
 
-    ``attempt``: the one with which it was given up.
+    ``attempt``: the one with which it was given up. ``children``: the runs that run once more after it
+    (core/ledger/rerun/plan.py); "": none.
     """
 
     op = "replay"
-    wire = ("run", "attempt", "digest", "policy", "by")
+    wire = ("run", "attempt", "digest", "policy", "by", "children")
     __slots__ = wire
 
-    def __init__(self, *, run: str, attempt: AttemptNumber, digest: str, policy: str, by: str) -> None:
+    def __init__(
+        self, *, run: str, attempt: AttemptNumber, digest: str, policy: str, by: str, children: str = ""
+    ) -> None:
         self.run = run
         self.attempt = attempt
         self.digest = digest
         self.policy = policy
         self.by = by
+        self.children = children
 
 
 class Discard(Request[Answer]):

@@ -3,7 +3,7 @@
 The runner of a SQLite ledger loads this file before it starts a job, so it imports only its neighbours.
 """
 
-from coordd.core.ledger.words import CLOCK_EXACT_S, AttemptNumber, Policy, Record, Token
+from coordd.core.ledger.words import CLOCK_EXACT_S, OPENED, RERUN, AttemptNumber, Policy, Record, Token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -334,6 +334,8 @@ OF_JOB = "job:"
 OF_POOL = "pool:"
 # Nor is this one: the plan of a job's backfill, in its note (core/ledger/backfill).
 OF_BACKFILL = "backfill:"
+# Nor is this one: which runs follow a run that a person has run once more, in its note (core/ledger/rerun).
+OF_RERUN = "rerun:"
 # Nor is this one: the revision of the job definitions that is in force, in its note (core/ledger/revision).
 REVISION = "revision"
 # Nor is this one: the state of a job's breaker, in its note (core/ledger/breaker). A person's hold on it is the other.
@@ -393,8 +395,13 @@ def key_of_node(full_hostname: str) -> str:
 
 
 def is_backfill(row: Row) -> bool:
-    """True if a backfill has opened the run's present attempt, not its schedule."""
-    return bool(row.scheduled) and row.by.startswith(BACKFILLED)
+    """True if a backfill, or the re-run of a parent, has opened the run's present attempt: live runs go first."""
+    return (bool(row.scheduled) and row.by.startswith(BACKFILLED)) or is_rerun(row)
+
+
+def is_rerun(row: Row) -> bool:
+    """True if the run runs once more because a person ran its parent once more, with its children."""
+    return row.by.startswith(OPENED) and RERUN in row.by
 
 
 def left_of(row: Row, now: LedgerTime) -> float:

@@ -19,9 +19,9 @@ job, so it imports only its neighbours and the errors, and no requests but the r
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.backfill.rule import Backfilling
 from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.people import People
+from coordd.core.ledger.rerun.rule import Rerunning
 from coordd.core.ledger.revision.rule import Adopting
 from coordd.core.ledger.rows import (
     OF_JOB,
@@ -92,7 +92,7 @@ OVERLAP_RETRY_S = 1.0
 NAMED_MAX = 10
 
 
-class Rules(People, Backfilling, Adopting):
+class Rules(People, Rerunning, Adopting):
     """The operations, each named by its request's word (requests.py). ``store`` is one transaction; ``now`` is the
     ledger's time, never a client's.
     """

@@ -21,6 +21,7 @@ from coordd.core.ledger.rows import (
     OF_NODE,
     OF_POOL,
     OF_REPORTED,
+    OF_RERUN,
     REVISION,
     Activation,
     Hold,
@@ -377,10 +378,10 @@ class Holds(Standing):
         return self._is_suspended(store, job, now) or self._hold(store, ALL, now) is not None
 
     def _common_holds(self, store: "Store", now: LedgerTime) -> "dict[str, Hold]":
-        """The holds on all jobs and on nodes, sizes of pools, plans of backfills, breakers of jobs, checks and the
-        revision in force, by key.
+        """The holds on all jobs and on nodes, sizes of pools, plans of backfills and re-runs, breakers of jobs,
+        checks and the revision in force, by key.
         """
-        kinds = (OF_NODE, OF_POOL, OF_BACKFILL, OF_BREAKER, OF_ISOLATED, OF_CHECK, OF_REPORTED)
+        kinds = (OF_NODE, OF_POOL, OF_BACKFILL, OF_BREAKER, OF_ISOLATED, OF_CHECK, OF_REPORTED, OF_RERUN)
         keys = [ALL, REVISION, *(key[len(_META) :] for kind in kinds for key in store.metas_like(_META + kind))]
         found = {key: self._hold(store, key, now) for key in keys}
         return {key: hold for key, hold in found.items() if hold is not None}

@@ -13,7 +13,18 @@ it imports only its neighbours.
 from coordd.core.ledger.answers import Answer, Ended, Held
 from coordd.core.ledger.breaker.rule import Breaking
 from coordd.core.ledger.fires import SUCCEEDED
-from coordd.core.ledger.rows import ATTEMPT_COLUMNS, AttemptRow, JobRow, LedgerTime, Row, due_in, left_of, was_set_back
+from coordd.core.ledger.rows import (
+    ATTEMPT_COLUMNS,
+    OF_RERUN,
+    AttemptRow,
+    Hold,
+    JobRow,
+    LedgerTime,
+    Row,
+    due_in,
+    left_of,
+    was_set_back,
+)
 from coordd.core.ledger.runner_requests import Grant, Registration, Restore
 from coordd.core.ledger.words import (
     DIFFERS,
@@ -61,6 +72,9 @@ MOVES: "dict[str, frozenset[str]]" = {
 # follows, which doubles with each loss: a job that dies at once on every node must not use up its relaunches before
 # anybody has seen it.
 SHORT_LIVED_S = 10.0
+
+# Children of a re-run that have not run once more by then (seconds) do not any more: perhaps no node has their job.
+CHILDREN_KEPT_S = 7 * 86400.0
 
 # The recorded states of an attempt after each report: a repeated report is recognised by them.
 REPORTED: "dict[str, frozenset[str]]" = {
@@ -391,6 +405,13 @@ class Life(Breaking):
         # Never before its fire time: an attempt that was claimed ahead may be returned before that.
         row.not_before = max(row.due_at, now.wall + delay_s)
         store.put_run(row)
+
+    def _with_children(self, store: "Store", row: Row, children: str, by: str, now: LedgerTime) -> None:
+        """That run runs once more, as its present attempt, and after it these (core/ledger/rerun/plan.py; "": none)."""
+        hold = None
+        if children:
+            hold = Hold(by=by, version=row.attempt, until=now.wall + CHILDREN_KEPT_S, at=now.wall, note=children)
+        self._put_hold(store, OF_RERUN + row.run, hold)
 
     def _unused(self, store: "Store", run: str, number: AttemptNumber) -> AttemptNumber:
         """That number of an attempt, or the next one that was not given: a ledger that went back may have given it."""

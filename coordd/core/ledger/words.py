@@ -138,6 +138,8 @@ ABSENT = "its parents were awaited; absent: "
 
 # Who "asked for" a run that the ends of its parents have opened: this, and their runs.
 OPENED = "after "
+# After that, of a run that runs once more since a parent did: this, the run that a person ran once more, and who did.
+RERUN = "; rerun of "
 
 # A jitter of this many thousandths at most doubles a delay.
 JITTER_MAX = 1000

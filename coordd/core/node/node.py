@@ -35,6 +35,7 @@ from coordd.core.node.brake import Brake
 from coordd.core.node.drains import Drains
 from coordd.core.node.elections import LAUNCHES, Elections
 from coordd.core.node.following import Following
+from coordd.core.node.reruns import Reruns
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
 from coordd.core.node.states import DRAINING, MINGLING, MOVES, READY, STARTING, STOPPING
@@ -86,6 +87,7 @@ class Node(Shown):
         self.passing = Passing(self.ctx, self.planner.cursors, self.pursuits.pursuits)
         self.backfills = Backfills(self.ctx, self.pursuits.begin)
         self.following = Following(self.ctx, self.pursuits.begin)
+        self.reruns = Reruns(self.ctx, self.pursuits.begin)
         self.outcomes = Outcomes(self.ctx)
         self.heartbeats = Heartbeats(self.ctx, self.outcomes, self._says)
         self.detector = FailureDetector(self.ctx, self.heartbeats)
@@ -535,6 +537,7 @@ class Node(Shown):
             self.drains.swept(answer, now)
             self.backfills.swept(answer)
             self.following.swept(answer, now)
+            self.reruns.swept(answer)
 
     def _members_swept(self, now: Now) -> None:
         self.detector.turn(now)

@@ -178,7 +178,7 @@ class Explanations(FireMethods):
             absent=absent,
             obstacles=self._obstacles(row, no_file, stop),
         )
-        return said, timeline.of_run(row, attempts, stop)
+        return said + lineal.rerun_told(run, row, node.drains.holds), timeline.of_run(row, attempts, stop)
 
     def _obstacles(self, row: Row | None, no_file: bool, stop: Stop | None) -> Obstacles:
         """What prevents the launch of a run, beside the surroundings."""

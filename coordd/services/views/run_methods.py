@@ -12,6 +12,8 @@ from coordd.config.hooks.publisher import PUBLISH
 from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, job_of, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import Discard, Replay
+from coordd.core.ledger.rerun.descendants import descendants
+from coordd.core.ledger.rerun.plan import ITEMS_MAX, ROWS_MAX, TEXT_MAX, Item, text_of
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.words import EXISTS, FAILURE, LOST, OK, RECOVERING, AttemptNumber
 from coordd.errors import RefusedError
@@ -80,7 +82,7 @@ class RunMethods(ExecGuardMethods):
         shown = objects.run_view(row, redacted=caller.role <= VIEWER)
         shown["attempts"] = [objects.attempt_view(attempt) for attempt in attempts]
         shown["timeline"] = timeline.shown(timeline.of_run(row, attempts))
-        shown["parents"] = lineal.parents(row)
+        shown["parents"], shown["rerun_of"] = lineal.parents(row), lineal.reruns(row)
         shown["children"] = await self._children(row)
         shown["group"], shown["members"] = groups.of_member(run), None
         shown["progress"] = shown["no_progress"] = None
@@ -93,7 +95,7 @@ class RunMethods(ExecGuardMethods):
     async def _group_shown(self, run: str, members: Sequence[Row], total: int, caller: Caller) -> dict[str, Any]:
         first = objects.run_view(members[0], redacted=caller.role <= VIEWER)
         shown = groups.view(run, members, first, total)
-        shown["parents"] = lineal.parents(members[0])
+        shown["parents"], shown["rerun_of"] = lineal.parents(members[0]), lineal.reruns(members[0])
         shown["children"] = await self._children(members[0])
         shown["progress"] = shown["no_progress"] = None
         return shown
@@ -105,7 +107,11 @@ class RunMethods(ExecGuardMethods):
             found = {run: ledger.run(run) for run in named}
             return {run: child for run, child in found.items() if child is not None}
 
-        return lineal.shown(named, await self._ledger.query(read) if named else {})
+        rows = await self._ledger.query(read) if named else {}
+        plans = lineal.to_rerun(self._driver.node.drains.holds)
+        marks = {run: f"{root}/{hold.version}" for run, (root, hold, _) in plans.items()}
+        again = {run for run, mark in marks.items() if run not in rows or lineal.reruns(rows[run]) != mark}
+        return lineal.shown(named, rows, again)
 
     def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
         """The last lines of the newest failed attempt, if its log is on this node."""
@@ -149,7 +155,10 @@ class RunMethods(ExecGuardMethods):
         job = self._replayed_by(row)
         digest = pinned(job.digest, unpinned(row.digest)[1])
         policy = claimed_policy(job, row.args, self._driver.node.hostname).pack()
-        replay = Replay(run=row.run, attempt=attempt, digest=digest, policy=policy, by=caller.name)
+        follow = self._following(row, caller) if take(params, "with_children", bool, False) else []
+        replay = Replay(
+            run=row.run, attempt=attempt, digest=digest, policy=policy, by=caller.name, children=text_of(follow)
+        )
         answer = await self._change(replay)
         if answer.word == RECOVERING:
             raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
@@ -163,9 +172,30 @@ class RunMethods(ExecGuardMethods):
             )
         if answer.word != OK:
             raise _no_letter(row.run, answer.state)
-        self._audit(caller, "deadletter.replay", letter_id(row.run, attempt))
+        children = [item.runs.run for item in follow]
+        and_these = f", then {lineal.named(follow)}" if follow else ""
+        self._audit(caller, "deadletter.replay", letter_id(row.run, attempt) + and_these)
         self._driver.feed(self._driver.node.look_again)
-        return {"id": letter_id(row.run, attempt), "run": row.run, "attempt": answer.attempt, "state": answer.state}
+        told = {"id": letter_id(row.run, attempt), "run": row.run, "attempt": answer.attempt, "state": answer.state}
+        return {**told, "children": children}
+
+    def _following(self, row: Row, caller: Caller) -> list[Item]:
+        """The runs that follow it. Raises RefusedError if the caller may not run all of them, or there are too many."""
+        node = self._driver.node
+        follow = descendants(
+            node.jobs, row.job, row.run, row.fire_at, scheduled=bool(row.scheduled), identity_from=node.identity_from
+        )
+        for name in sorted({job_of(item.runs.run) for item in follow}):
+            self._may_operate(caller, name)
+        text = text_of(follow)
+        rows = sum(max(1, runs.count) for item in follow for of_job in ((item.runs,), *item.parents) for runs in of_job)
+        if len(follow) > ITEMS_MAX or rows > ROWS_MAX or len(text) > TEXT_MAX:
+            raise RefusedError(
+                f"{len(follow)} runs follow {row.run}, with {rows} rows: expected at most {ITEMS_MAX} and {ROWS_MAX}",
+                kind="too_many",
+                hint="replay it without its children, then the children that failed",
+            )
+        return follow
 
     async def deadletter_discard(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         self._may_operate(caller, job_of(take(params, "id", str)))

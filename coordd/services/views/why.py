@@ -11,7 +11,7 @@ from coordd.core.election import Election
 from coordd.core.jobs.job import Job, iso, job_of, unpinned
 from coordd.core.ledger.breaker.text import PREVENTED_BY
 from coordd.core.ledger.fires import COALESCED
-from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill
+from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill, is_rerun
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
 from coordd.core.ledger.words import Policy
 from coordd.core.members.outcomes import Known
@@ -171,7 +171,11 @@ def _explained(
             f" It was given up. To try it once more: `coordctl deadletter replay {run}`. If nobody needs it: `coordctl "
             f"deadletter discard {run} --note TEXT`."
         )
-    asked = f" A {row.by.replace(' ', ' (', 1).replace(' by ', ') by ', 1)} has opened it." if is_backfill(row) else ""
+    asked = (
+        f" A {row.by.replace(' ', ' (', 1).replace(' by ', ') by ', 1)} has opened it."
+        if is_backfill(row) and not is_rerun(row)
+        else ""
+    )
     return f"{run} {_state(row, pursuit, election, holder)}.{asked}{before}"
 
 

@@ -43,6 +43,7 @@ ANSWERS = {
     "pass_over": "ok finished early differs outdated",
     "plan": "ok conflict finished",
     "fill": "ok exists limited early finished differs outdated",
+    "rerun": "ok exists limited finished differs outdated",
 }
 RECOVERING = {
     "replay": "recovering",
@@ -58,6 +59,7 @@ RECOVERING = {
     "adopt": "recovering",
     "pass_over": "recovering",
     "fill": "recovering",
+    "rerun": "recovering",
 }
 
 # The moves of a run from one call to the next. "" is a run without a row. A backfill makes `retry` of such a run and of

@@ -35,12 +35,14 @@ from coordd.core.ledger.requests import (
     PlanBackfill,
     Register,
     Replay,
+    Rerun,
     Resolve,
     Revoke,
     Settle,
     Settled,
     Suspend,
 )
+from coordd.core.ledger.rerun.plan import Item, Runs, text_of
 from coordd.core.ledger.rows import ALL, JobRow
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Registration, Renew, Report, Request
 from coordd.core.ledger.words import ACTIVE, NEVER, UNKNOWN, AttemptNumber
@@ -50,6 +52,7 @@ FIRE_AT = {"a@2025-01-29T08:00:01Z": 1.0, "a@2025-01-29T08:01:00Z": 60.0}
 JITTER_S = {"a@2025-01-29T08:01:00Z": 7.25}
 RUNS = ("a#1", "a#2", *FIRE_AT, "b#1", "b#é")
 NODES = ("edge-1.10", "edge-2.20")
+FITTING = ("success", "done", "failure")
 
 A = TypeVar("A", bound=Answer | OpenAnswer)
 
@@ -328,6 +331,30 @@ class LedgerMachine(RuleBasedStateMachine):
         of = self.of(run, policy, "d2" if how == 9 else "d1")
         self.ask(Fill(plan=plan.id, of=of))
         self.ask(Fill(plan=plan.id, left=int(how == 5), of=of))
+
+    @rule(run=st.sampled_from(RUNS[:2]), child=st.sampled_from(RUNS[1:4]), policy=ordinary, how=st.integers(0, 9))
+    def a_child_runs_once_more(self, run: str, child: str, policy: dict[str, Any], how: int) -> None:
+        """After a run that was given up and replayed; that one may have failed again, or may not have ended."""
+        self.ask(Activate(job="a", digest="d1", schedule="s1", how="person", by="ann"))
+        self.a_run_ends(run, policy, "failure")
+        row, plan = self.memory.run(run), [Item(Runs(child), FITTING[how % 3], False, ((Runs(run),),))]
+        packed, attempt = self.of(run, policy).policy.pack(), row.attempt if row else AttemptNumber(0)
+        again = Replay(run=run, attempt=attempt, digest="d1", policy=packed, by="ann", children=text_of(plan))
+        if self.ask(again).word == "ok":
+            self.replayed(run)
+        if how:
+            self.a_run_ends(run, policy, "failure" if how == 1 else "success")
+        other = {"identity_from": 1.5} if how == 8 else {}
+        for _ in range(2):
+            if self.ask(Rerun(root=run, of=self.of(child, policy, "d2" if how == 9 else "d1", **other))).word == "ok":
+                self.replayed(child)
+
+    def a_run_ends(self, run: str, policy: dict[str, Any], state: str) -> None:
+        self.a_run_is_let_in(run, policy, go=True, silent=False)
+        row = self.memory.run(run)
+        if row is not None and (run, row.attempt) in self.grants:
+            grant = grant_of(run, row.attempt, *self.grants[run, row.attempt])
+            self.ask_report(Report(grant=grant, state=state, exit_code=int(state != "success"), final=True))
 
     @rule(run=st.sampled_from(sorted(FIRE_AT)), claims=st.booleans())
     def a_fire_time_passes_while_its_job_is_suspended(self, run: str, claims: bool) -> None:

@@ -274,6 +274,7 @@ def test_what_passes_a_full_memory_says_so_first() -> None:
         "ended",
         "pass_over",
         "fill",
+        "rerun",
         "new_rules",
         "activate",
         "adopt",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from coordd.core.ledger.backfill.plan import Plan
     from coordd.core.ledger.requests import Fill, PlanBackfill
     from coordd.core.ledger.rows import Store
+    from coordd.core.ledger.runner_requests import Registration
 
 # How soon (seconds) a node asks again about a fire time that the schedule may still open.
 UNSETTLED_RETRY_S = 5.0
@@ -118,19 +119,18 @@ class Backfilling(Limiting):
             other = others[0] if others else store.first_waiting(of.job)
             if other is not None:
                 return Answer(LIMITED, by=f"overlap with {other.run}", in_s=LIMIT_RETRY_S)
-        opened = self._open_once_more(store, row, said, mark, now)
+        opened = self._open_once_more(store, row, of, mark, now)
         plan.cursor = of.fire_at
         plan.opened += 1
         plan.open.append(of.run)
         return Answer(OK, state=RETRY, attempt=opened.attempt)
 
-    def _open_once_more(self, store: "Store", row: "Row | None", said: "Fill", mark: str, now: LedgerTime) -> Row:
+    def _open_once_more(self, store: "Store", row: "Row | None", of: "Registration", mark: str, now: LedgerTime) -> Row:
         """The next attempt of that run is due now. The table of moves does not apply: a person asks for it.
 
         A run that never had a row begins with attempt 1: attempt 0 is that of the fire time itself, which nobody made.
         So the run is never pending, and older versions let it wait where a live run is in its way.
         """
-        of = said.of
         if row is None:
             row = self._new_row(of, now)
         else:

@@ -72,8 +72,10 @@ class Both:
                 db.execute("REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?)", row.values())
 
     def put_text(self, kind: str, key: str, text: str) -> None:
-        """Write a value of the ledger's own as anybody with access to it can: of ``fires`` or of ``holds``."""
-        name = {"fires": FIRES, "holds": "hold:"}[kind] + key
+        """Write a value of the ledger's own as anybody with access to it can: of ``fires``, ``holds`` or
+        ``drains``.
+        """
+        name = {"fires": FIRES, "holds": "hold:", "drains": "hold:"}[kind] + key
         self.memory._store.put_meta(name, text)
         self.memory._store.commit()
         if isinstance(self.ledger, SteppedLedger):

@@ -61,21 +61,6 @@ local function is_wanted(row)
   return row.token == 0 and row.attempt == 0 and never_begun
 end
 
--- The next attempt of that run is due now. The table of moves does not apply: a person asks for it.
-local function open_once_more(row, mark)
-  if row then
-    record(row)
-    row.digest, row.args, row.policy = of.digest, of.args, of.policy.packed
-    row.failures, row.relaunches, row.cancel, row.commit_token = 0, 0, 0, 0
-  else
-    row = new_row(of)
-  end
-  row.state, row.attempt, row.by = RETRY, unused(row.run, row.attempt + 1), mark
-  row.reason, row.not_before = 'opened by ' .. mark, now
-  put_run(row)
-  return row
-end
-
 local function fill_one()
   if identity_from() == NEVER or of.identity_from ~= identity_from() then return answer(OUTDATED) end
   local job = job_row(of.job)
@@ -96,7 +81,7 @@ local function fill_one()
       or redis.call('ZRANGE', prefix .. 'waiting:' .. of.job, 0, 0)[1]
     if other then return answer(LIMITED, { by = 'overlap with ' .. other, in_s = BACKFILL.RETRY_S }) end
   end
-  local opened = open_once_more(row, mark)
+  local opened = BACKFILL.open_once_more(row or new_row(of), of, mark)
   plan.cursor, plan.opened = of.fire_at, plan.opened + 1
   plan.open[#plan.open + 1] = of.run
   changed = true

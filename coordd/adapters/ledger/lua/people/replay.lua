@@ -6,6 +6,7 @@
 --   digest            text; the definition that its next attempt executes
 --   policy            text; the words of that definition's policy
 --   by                text; who asks
+--   children          text; the runs that run once more after it (core/ledger/rerun/plan.py); "": none
 -- Answers:
 --   ok                state, attempt; the next one is due now
 --   exists            state, by, attempt; it was replayed before. by: the reason in the record, which names who
@@ -14,9 +15,9 @@
 --   bad               by; a row that is needed is damaged: which, and how
 --
 -- When the memory is full: passes
--- Needs: rows runs policies moves
+-- Needs: rows runs policies jobs moves
 
-local run, attempt, digest, packed, by = take(), take_number(), take(), take(), take()
+local run, attempt, digest, packed, by, children = take(), take_number(), take(), take(), take(), take()
 if recovering_s() > 0 then return recovering() end
 local row = get_run(run)
 if row and row.attempt > attempt then
@@ -32,4 +33,9 @@ row.digest, row.policy = digest, packed
 row.failures = math.max(row.failures, unpack_policy(packed).attempts - 1)
 row.state, row.attempt, row.not_before = RETRY, unused(run, row.attempt + 1), math.max(due_at(row), now)
 put_run(row)
+if children ~= '' then
+  put_hold(OF.RERUN .. run, row.attempt, by, 0, now + OF.CHILDREN_KEPT_S, children, now)
+else
+  drop_hold(OF.RERUN .. run)
+end
 return answer(OK, { state = RETRY, attempt = row.attempt })

@@ -118,14 +118,14 @@ end
 
 -- ---- holds: what a person has stopped, until an instant or until the person ends it (core/ledger/rows.py).
 --
--- The hash drains has those on nodes, the sizes of pools, the plans of backfills, the breakers of jobs, checks and the
--- revision in force, so that a sweep reads nothing else;
+-- The hash drains has those on nodes, the sizes of pools, the plans of backfills and re-runs, the breakers of jobs,
+-- checks and the revision in force, so that a sweep reads nothing else;
 -- the hash holds has the others. The field is the key. The value is text: "version until at uid", the user, the note, a
 -- line each.
 
 local function hold_hash(key)
   local swept = string.sub(key, 1, #OF.NODE) == OF.NODE or string.sub(key, 1, #OF.POOL) == OF.POOL
-    or string.sub(key, 1, #BACKFILL.KEY) == BACKFILL.KEY or key == OF.REVISION
+    or string.sub(key, 1, #BACKFILL.KEY) == BACKFILL.KEY or string.sub(key, 1, #OF.RERUN) == OF.RERUN or key == OF.REVISION
     or string.sub(key, 1, #OF.BREAKER) == OF.BREAKER or string.sub(key, 1, #OF.ISOLATED) == OF.ISOLATED
     or string.sub(key, 1, #OF.CHECK) == OF.CHECK or string.sub(key, 1, #OF.REPORTED) == OF.REPORTED
   return prefix .. (swept and 'drains' or 'holds')

@@ -55,3 +55,16 @@ local function again(row, ended_as, delay_s, reason)
   row.not_before = math.max(due_at(row), now + delay_s)
   put_run(row)
 end
+
+-- The next attempt of that run is due now: of a row, or of a new one. The table of moves does not apply: a person asks.
+function BACKFILL.open_once_more(row, of, mark)
+  if row.was then
+    record(row)
+    row.digest, row.args, row.policy = of.digest, of.args, of.policy.packed
+    row.failures, row.relaunches, row.cancel, row.commit_token = 0, 0, 0, 0
+  end
+  row.state, row.attempt, row.by = RETRY, unused(row.run, row.attempt + 1), mark
+  row.reason, row.not_before = 'opened by ' .. mark, now
+  put_run(row)
+  return row
+end

@@ -51,8 +51,11 @@ local function get_run(run)
   return row
 end
 
--- A backfill has opened the run's present attempt, not its schedule.
-function BACKFILL.opened(row) return row.scheduled == 1 and string.sub(row.by, 1, #BACKFILL.BY) == BACKFILL.BY end
+-- A backfill, or the re-run of a parent, has opened the run's present attempt: live runs go first.
+function BACKFILL.opened(row)
+  if row.scheduled == 1 and string.sub(row.by, 1, #BACKFILL.BY) == BACKFILL.BY then return true end
+  return string.sub(row.by, 1, #OF.OPENED) == OF.OPENED and string.find(row.by, OF.RERUN_OF, 1, true) ~= nil
+end
 
 -- The lists that people page through: all runs, a job's, those in a state, a job's in a state; by creation.
 local function list_keys(job, state)

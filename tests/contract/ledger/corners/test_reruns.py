@@ -1,0 +1,295 @@
+"""A parent that is run once more with its children: each of them runs once more after its parents' new ends, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.ledger_calls import EPOCH, Nodes, swept
+
+from contract.ledger.corners.both import Both, restore
+from coordd.core.jobs.after import parents_of, rerun_of
+from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.backfill.rule import UNSETTLED_RETRY_S
+from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
+from coordd.core.ledger.requests import Activate, Keep, Register, Replay, Rerun, Revoke, Settle, Suspend
+from coordd.core.ledger.rerun.plan import Item, Runs, text_of
+from coordd.core.ledger.rows import ALL, OF_RERUN
+from coordd.core.ledger.steps import CHILDREN_KEPT_S
+from coordd.core.ledger.words import ABSENT, AttemptNumber, Policy
+
+ROOT, OTHER, CHILD, GRANDCHILD = "sales#1", "other#1", "third#1", "fourth#1"
+KEY = OF_RERUN + ROOT
+ONCE: dict[str, Any] = {"attempts": 1, "relaunches": 0, "delay_s": 0.0, "overlap": "allow"}
+
+
+@pytest.fixture(autouse=True)
+def activated(nodes: Nodes) -> None:
+    for job in ("sales", "other", "third", "fourth"):
+        nodes.ask(Activate(job=job, digest="d1", schedule="s1", how="new", by="ann"))
+
+
+def of(nodes: Nodes, run: str, **more: Any) -> Any:
+    return nodes.of(run, **{**ONCE, **more})
+
+
+def after(run: str, *parents: str, on: str = "success", any: bool = False, count: int = 0) -> Item:  # noqa: A002 - the word of `after`
+    return Item(Runs(run, count), on, any, tuple([(Runs(one),) for one in parents]))
+
+
+def ends(nodes: Nodes, run: str, state: str = "success", attempt: int = 0, **more: Any) -> None:
+    nodes.clock.step(1.0)
+    grant = nodes.started(of(nodes, run, **more), attempt, nonce=f"{run}/{attempt}")
+    nodes.clock.step(1.0)
+    nodes.report(grant, state, 0 if state == "success" else 1)
+
+
+def replay(nodes: Nodes, *items: Item, attempt: int = 0, run: str = ROOT, by: str = "ann") -> Answer:
+    packed = Policy(**ONCE).pack()
+    children = text_of(list(items))
+    return nodes.ask(
+        Replay(run=run, attempt=AttemptNumber(attempt), digest="d1", policy=packed, by=by, children=children)
+    )
+
+
+def ask(nodes: Nodes, run: str = CHILD, root: str = ROOT, **more: Any) -> Answer:
+    return nodes.ask(Rerun(root=root, of=of(nodes, run, **more)))
+
+
+def said(answer: Answer) -> tuple[str, str]:
+    return answer.word, answer.by or answer.state
+
+
+def waits(nodes: Nodes) -> bool:
+    return KEY in swept(nodes, "third").holds
+
+
+def test_a_child_runs_once_more_after_its_parent_and_then_its_own_child(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    ends(nodes, CHILD)
+    ends(nodes, GRANDCHILD)
+    again = replay(nodes, after(CHILD, ROOT), after(GRANDCHILD, CHILD, on="done"))
+    assert (again.word, again.attempt) == ("ok", 1)
+    assert said(ask(nodes)) == ("limited", f"{ROOT} has not ended")
+    assert said(ask(nodes, GRANDCHILD)) == ("limited", f"{CHILD} has not ended")
+
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes, GRANDCHILD)) == ("limited", f"{CHILD} has not ended")
+    opened = ask(nodes)
+    assert (opened.word, opened.state, opened.attempt) == ("ok", "retry", 1)
+    assert said(ask(nodes)) == ("exists", "retry")
+    row = nodes.ledger.run(CHILD)
+    assert row is not None
+    assert (parents_of(row.by), rerun_of(row.by)) == ((ROOT,), (f"{ROOT}/1", "ann"))
+    assert waits(nodes)
+
+    ends(nodes, CHILD, "failure", attempt=1)
+    assert said(ask(nodes)) == ("exists", "failure")
+    assert said(ask(nodes, GRANDCHILD)) == ("ok", "retry")
+    assert not waits(nodes)
+    assert ask(nodes).word == ask(nodes, GRANDCHILD).word == "finished"
+    assert nodes.claim(of(nodes, GRANDCHILD), 1, nonce="g").word == "granted"
+
+
+def test_without_children_nothing_follows_and_an_earlier_wish_is_gone(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    replay(nodes, after(CHILD, ROOT))
+    assert waits(nodes)
+    ends(nodes, ROOT, "failure", attempt=1)
+    replay(nodes, attempt=1)
+    assert not waits(nodes)
+    assert ask(nodes).word == "finished"
+
+
+def test_a_parent_that_fails_again_leaves_its_children_as_they_were(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    ends(nodes, CHILD)
+    replay(nodes, after(CHILD, ROOT), after(GRANDCHILD, CHILD))
+    ends(nodes, ROOT, "failure", attempt=1)
+    assert said(ask(nodes)) == ("exists", "its parents have not ended as they should")
+    assert not waits(nodes)
+
+
+def test_a_child_that_still_runs_runs_once_more_after_its_end(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    running = nodes.started(of(nodes, CHILD), 0, nonce="c")
+    replay(nodes, after(CHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    first = ask(nodes)
+    assert (said(first), first.in_s) == (("limited", f"{CHILD} has not ended"), LIMIT_RETRY_S)
+    nodes.report(running)
+    assert said(ask(nodes)) == ("ok", "retry")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_child_that_began_after_the_new_end_does_not_run_again(nodes: Nodes, begun: bool) -> None:
+    """The end has opened it in the usual way: the node that saw it was faster."""
+    ends(nodes, ROOT, "failure")
+    replay(nodes, after(CHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    nodes.ask(Register(of=of(nodes, CHILD, by=f"after {ROOT}")))
+    if begun:
+        ends(nodes, CHILD)
+    assert said(ask(nodes)) == ("exists", "success" if begun else "pending")
+    assert not waits(nodes)
+    assert ask(nodes).word == "finished"
+
+
+def test_a_child_that_was_missed_and_one_without_a_row_run(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    nodes.ask(Register(of=of(nodes, CHILD, by=f"{ABSENT}sales", start_within_s=0.0)))
+    nodes.clock.step(1.0)
+    nodes.ask(Settle(run=CHILD, attempt=AttemptNumber(0)))
+    assert nodes.state(CHILD) == "missed"
+    replay(nodes, after(CHILD, ROOT), after(GRANDCHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes)) == said(ask(nodes, GRANDCHILD)) == ("ok", "retry")
+    assert nodes.claim(of(nodes, CHILD), 1, nonce="c").word == "granted"
+    assert nodes.claim(of(nodes, GRANDCHILD), 1, nonce="g").word == "granted"
+
+
+def test_a_child_of_two_parents_waits_for_both(nodes: Nodes) -> None:
+    """A diamond: two children of the root, and their child runs once, after both."""
+    ends(nodes, ROOT, "failure")
+    for run in (CHILD, OTHER, GRANDCHILD):
+        ends(nodes, run)
+    replay(nodes, after(CHILD, ROOT), after(OTHER, ROOT), after(GRANDCHILD, CHILD, OTHER))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes)) == ("ok", "retry")
+    ends(nodes, CHILD, attempt=1)
+    assert said(ask(nodes, GRANDCHILD)) == ("limited", f"{OTHER} has not ended")
+    assert said(ask(nodes, OTHER)) == ("ok", "retry")
+    ends(nodes, OTHER, attempt=1)
+    assert said(ask(nodes, GRANDCHILD)) == ("ok", "retry")
+    row = nodes.ledger.run(GRANDCHILD)
+    assert row is not None
+    assert parents_of(row.by) == (CHILD, OTHER)
+    ends(nodes, GRANDCHILD, attempt=1)
+    assert ask(nodes, GRANDCHILD).word == "finished"
+
+
+def test_a_parent_that_is_not_run_again_stands_as_it_was(nodes: Nodes) -> None:
+    """The child had run, so its other parent had come; a child that was missed for it does not run."""
+    ends(nodes, ROOT, "failure")
+    ends(nodes, CHILD)
+    ends(nodes, OTHER, "failure")
+    nodes.ask(Register(of=of(nodes, GRANDCHILD, by=f"{ABSENT}other", start_within_s=0.0)))
+    nodes.clock.step(1.0)
+    nodes.ask(Settle(run=GRANDCHILD, attempt=AttemptNumber(0)))
+    replay(nodes, after(CHILD, ROOT, OTHER), after(GRANDCHILD, ROOT, OTHER))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes, GRANDCHILD)) == ("exists", "not all of its parents have ended as they should")
+    assert said(ask(nodes)) == ("ok", "retry")
+
+
+def test_a_parent_that_runs_is_waited_for_also_if_it_is_not_run_again(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    other = nodes.started(of(nodes, OTHER), 0, nonce="o")
+    replay(nodes, after(CHILD, ROOT, OTHER), after(GRANDCHILD, ROOT, OTHER, any=True))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes)) == said(ask(nodes, GRANDCHILD)) == ("limited", f"{OTHER} has not ended")
+    nodes.report(other, "failure", 1)
+    assert said(ask(nodes)) == ("exists", "not all of its parents have ended as they should")
+    assert said(ask(nodes, GRANDCHILD)) == ("ok", "retry")
+
+
+def test_what_a_person_has_revoked_stays(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    nodes.ask(Revoke(run=CHILD, by="bob"))
+    replay(nodes, after(CHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes)) == ("exists", "a person has revoked it")
+    assert not waits(nodes)
+
+
+def test_a_suspended_child_waits_and_one_that_is_over_is_not_opened_twice(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    replay(nodes, after(CHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    nodes.ask(Suspend(job="third", suspended=True, by="bob"))
+    first = ask(nodes)
+    assert (said(first), first.in_s) == (("limited", "suspended"), UNSETTLED_RETRY_S)
+    nodes.ask(Suspend(job="third", suspended=False, by="bob"))
+    nodes.ask(Keep(key=ALL, held=True, by="bob"))
+    assert said(ask(nodes)) == ("limited", "suspended")
+    nodes.ask(Keep(key=ALL, held=False, by="bob"))
+    assert said(ask(nodes)) == ("ok", "retry")
+
+
+def test_another_run_of_the_child_goes_first_and_is_not_rejected(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    replay(nodes, after(CHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    live = nodes.started(of(nodes, "third#9", overlap="forbid"), 0, nonce="l")
+    assert said(ask(nodes, overlap="forbid")) == ("limited", "overlap with third#9")
+    nodes.report(live)
+    assert said(ask(nodes, overlap="forbid")) == ("ok", "retry")
+    assert nodes.claim(of(nodes, "third#10", overlap="forbid"), nonce="m").word == "granted"
+    assert said(nodes.claim(of(nodes, CHILD, overlap="forbid"), 1, nonce="n")) == ("limited", "overlap with third#10")
+
+
+def test_the_members_of_a_group_run_each_once_and_are_waited_for(nodes: Nodes) -> None:
+    """Also as a parent: one member is run once more."""
+    members = [f"third#1~{number}" for number in range(2)]
+    ends(nodes, ROOT, "failure")
+    for run in members:
+        ends(nodes, run, args=f'{{"part":"{run[-1]}"}}')
+    replay(nodes, after("third#1", ROOT, count=2), Item(Runs(GRANDCHILD), "success", False, ((Runs("third#1", 2),),)))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes, "third#1~2")) == ("exists", "it is not in the plan")
+    assert said(ask(nodes, members[1])) == ("ok", "retry")
+    assert said(ask(nodes, members[1])) == ("exists", "retry")
+    ends(nodes, members[1], attempt=1, args='{"part":"1"}')
+    assert said(ask(nodes, GRANDCHILD)) == ("limited", "third#1 has not ended")
+    assert said(ask(nodes, members[0])) == ("ok", "retry")
+    ends(nodes, members[0], "failure", attempt=1, args='{"part":"0"}')
+    assert said(ask(nodes, GRANDCHILD)) == ("finished", "") or not waits(nodes)
+
+    items = [Item(Runs(GRANDCHILD), "success", False, ((Runs("third#1", 2),),))]
+    replay(nodes, *items, attempt=1, run=members[0])
+    ends(nodes, members[0], attempt=2, args='{"part":"0"}')
+    assert said(ask(nodes, GRANDCHILD, root=members[0])) == ("ok", "retry")
+
+
+def test_another_definition_or_other_rules_open_nothing(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    replay(nodes, after(CHILD, ROOT), after("third@1970-01-01T00:00:00Z", ROOT))
+    ends(nodes, ROOT, attempt=1)
+    assert ask(nodes, digest="d2").word == "differs"
+    assert ask(nodes, "third@1970-01-01T00:00:00Z", fire_at=0.0, identity_from=5.0).word == "outdated"
+
+
+def test_a_wish_is_forgotten_after_a_while(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    replay(nodes, after(CHILD, ROOT))
+    nodes.clock.step(CHILDREN_KEPT_S - 1.0)
+    assert waits(nodes)
+    nodes.clock.step(1.0)
+    assert not waits(nodes)
+    assert ask(nodes).word == "finished"
+
+
+@pytest.mark.parametrize(
+    "note", ["", "no list", "[1]", '[["third#1",0,"some day",0,[]]]', '[["third#1",0,"done",0,[3]]]']
+)
+def test_a_damaged_plan_opens_nothing(nodes: Nodes, both: Both, note: str) -> None:
+    both.put_text("drains", KEY, f"1 0 {EPOCH} 0\nann\n{note}")
+    assert said(ask(nodes)) == ("exists", "it is not in the plan")
+    assert not waits(nodes)
+    assert nodes.ledger.run(CHILD) is None
+
+
+def test_a_ledger_that_forgot_the_opening_opens_it_again_under_a_number_of_its_own(nodes: Nodes, both: Both) -> None:
+    """As after a replay: the forgotten attempt is ended like one that another holds."""
+    ends(nodes, ROOT, "failure")
+    ends(nodes, CHILD)
+    replay(nodes, after(CHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    both.goes_back()
+    assert ask(nodes).word == "recovering"
+    assert restore(nodes, CHILD, 1, 2**50, **ONCE).word == "stale"
+    nodes.clock.step(3600.0)
+    if not hasattr(both.ledger, "key"):
+        nodes.clock.recovering_s = 0.0
+    opened = ask(nodes)
+    assert (said(opened), opened.attempt) == (("ok", "retry"), 2)
