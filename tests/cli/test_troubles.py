@@ -39,6 +39,10 @@ def node() -> Iterator[Node]:
             directory, "dark", 'schedule = "0 2 * * *"\nblackout = [{ cron = "0 0 * * 1", duration = "1d" }]\n' + HELLO
         )
         write_job(directory, "broken", BROKEN)
+        fragile = f'[command]\nargv = ["/bin/sh", "-c", "test -e {directory}/mended"]\n'
+        write_job(directory, "fragile", fragile)
+        write_job(directory, "follower", 'after = { all = ["fragile"], on = "done" }\n' + HELLO)
+        write_job(directory, "follower-of-it", 'after = ["follower"]\n' + HELLO)
         write_job(directory, "expected", 'expect_within = "1s"\n' + HELLO)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(f"{directory}/notify")
@@ -141,6 +145,31 @@ def test_a_run_that_was_given_up_is_replayed_once_and_discarded(node: Node) -> N
         ("deadletter.replay", "done"),
         ("deadletter.discard", "done"),
     ]
+
+
+def test_a_run_is_replayed_with_its_children(node: Node) -> None:
+    """The answer says which runs follow; they run once more, and say for whom."""
+    node.ctl("run", "trigger", "fragile", "--wait", "--id", "x", code=1)
+    node.wait_until(lambda: node.json("run", "list", "--job", "follower-of-it")[:1] != [])
+    node.wait_until(lambda: node.json("run", "show", "follower-of-it#x")["state"] == "success")
+    assert node.json("run", "show", "follower#x")["rerun_of"] is None
+
+    Path(f"{node.directory}/mended").touch()
+    said = node.ctl("deadletter", "replay", "fragile#x", "--with-children").stdout
+    assert said.splitlines() == ["fragile#x is tried again: attempt 1", "then follower#x", "then follower-of-it#x"]
+    node.wait_until(lambda: node.json("run", "show", "follower-of-it#x")["rerun_of"] is not None)
+    node.wait_until(lambda: node.json("run", "show", "follower-of-it#x")["state"] == "success")
+    shown = node.json("run", "show", "follower#x")
+    assert (shown["attempt"], shown["parents"], shown["rerun_of"]) == (1, ["fragile#x"], "fragile#x/1")
+    assert "root ran fragile#x/1 again, with its children" in node.ctl("why", "follower#x").stdout
+    assert "runs once more after follower#x" in node.ctl("why", "follower-of-it#x").stdout
+    done = [record for record in node.json("audit")["records"] if record["method"] == "deadletter.replay"]
+    assert "then follower#x, follower-of-it#x" in str(done)
+
+    node.ctl("run", "trigger", "broken", "--wait", "--id", "childless", code=1)
+    assert "No run follows it." in node.ctl("deadletter", "replay", "broken#childless", "--with-children").stdout
+    node.wait_until(lambda: node.json("run", "show", "broken#childless")["state"] == "failure")
+    node.ctl("deadletter", "discard", "broken#childless", "--note", "seen")
 
 
 def test_what_is_no_dead_letter_is_refused(node: Node, ledger: SqliteLedger) -> None:

@@ -11,10 +11,12 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.backfill.plan import ORDERS, REDO, Plan as Backfill
 from coordd.core.ledger.people import is_dead_letter
 from coordd.core.ledger.requests import Cancel, Discard, Keep, PlanBackfill, Prune, Replay, Resolve, Revoke, Suspend
+from coordd.core.ledger.rerun.descendants import descendants
+from coordd.core.ledger.rerun.plan import text_of
 from coordd.core.ledger.rows import OF_JOB, Row
 from coordd.core.ledger.runner_requests import Registration, Request
 from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
-from simulator.policies import AFTER, TRIGGERS
+from simulator.policies import AFTER, RERUNS, TRIGGERS
 
 if TYPE_CHECKING:
     from simulator.item import Item
@@ -43,6 +45,10 @@ RESOLVED = 0.5
 # The probability that somebody replays, or discards, a run that was given up.
 REPLAYED = 0.15
 DISCARDED = 0.05
+# Where people replay runs with their children: how much less often they leave a run as it is, and how many they replay
+# so.
+OFTEN = 0.3
+WITH_CHILDREN = 0.8
 
 # The probability that what somebody holds ends by itself, and the states of daemons that take what people ask.
 ENDS_BY_ITSELF = 0.5
@@ -61,6 +67,7 @@ class People:
         self.asked: set[str] = set()  # runs that people ask for, whether or not anybody can take them
         self.rng = random.Random(f"letters {world.plan.seed}")  # of their own: the other acts stay as they were
         self.fills = random.Random(f"backfills {world.plan.seed}")
+        self.again = random.Random(f"reruns {world.plan.seed}")
         self.plans: dict[str, Backfill] = {}
         self.held: set[str] = set()  # what they have held through the ledger
         world.at(LOOKS_S, self._look)
@@ -261,6 +268,8 @@ class People:
     def _letter(self, row: Row) -> None:
         """Somebody may want a run that was given up once more; two people on two nodes, often."""
         picked = self.rng.random()
+        if RERUNS in self.world.plan.kinds:
+            picked *= OFTEN
         if not is_dead_letter(row) or picked > REPLAYED + DISCARDED:
             return
         what = "discard" if picked > REPLAYED else "replay"
@@ -273,5 +282,21 @@ class People:
             if what == "discard":
                 self._ledger(host, Discard(run=row.run, attempt=row.attempt, by=PERSON, note="seen"))
             else:
-                again = Replay(run=row.run, attempt=row.attempt, digest=row.digest, policy=row.policy, by=PERSON)
+                again = Replay(
+                    run=row.run,
+                    attempt=row.attempt,
+                    digest=row.digest,
+                    policy=row.policy,
+                    by=PERSON,
+                    children=self._children(host, row),
+                )
                 self._ledger(host, again)
+
+    def _children(self, host: Host, row: Row) -> str:
+        """With its children, in most cases."""
+        if RERUNS not in self.world.plan.kinds or self.again.random() > WITH_CHILDREN:
+            return ""
+        assert host.daemon is not None
+        begin = host.daemon.node.identity_from
+        scheduled = bool(row.scheduled)
+        return text_of(descendants(host.jobs, row.job, row.run, row.fire_at, scheduled=scheduled, identity_from=begin))

@@ -267,17 +267,19 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     """The kinds of a world: by its seed, or because ``faults`` names it."""
     every = {publishing.PUBLISHED: publishing.PUBLISHED_SEEDS, **policies.SEEDS}
     if faults is not None:
-        return frozenset(every.keys() & set(faults))
+        return policies.with_parents(frozenset(every.keys() & set(faults)))
     if seed in EARLIER:
         return frozenset()
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
     if publishing.PUBLISHED in drawn:
-        drawn -= {policies.HOOKS, policies.AFTER, policies.TRIGGERS}
+        drawn -= {policies.HOOKS, policies.AFTER, policies.RERUNS, policies.TRIGGERS}
     if seed in policies.BEFORE_BREAKERS:
         drawn -= {policies.BREAKERS}
     if seed in policies.BEFORE_TRIGGERS:
         drawn -= {policies.TRIGGERS}
-    return drawn - policies.YOUNGER if seed in policies.EARLIER else drawn
+    if seed in policies.BEFORE_RERUNS:
+        drawn -= {policies.RERUNS}
+    return policies.with_parents(drawn - policies.YOUNGER if seed in policies.EARLIER else drawn)
 
 
 def _configured(

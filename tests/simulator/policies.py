@@ -51,6 +51,9 @@ AFTER = "after"
 # Jobs have triggers, and know triggers by a key.
 TRIGGERS = "triggers"
 
+# Jobs run after other jobs, and people replay what was given up with its children.
+RERUNS = "reruns"
+
 # (m, r): the seeds with seed % m == r are of that kind.
 SEEDS = {
     LINE: (11, 6),
@@ -64,6 +67,7 @@ SEEDS = {
     BREAKERS: (23, 8),
     AFTER: (29, 24),
     TRIGGERS: (19, 5),
+    RERUNS: (29, 11),
 }
 
 # Seeds that have shown a defect before there were the last seven kinds: they stay the worlds that they were.
@@ -98,10 +102,11 @@ EARLIER = frozenset(
         930035,
     )
 )
-# The same for the two youngest kinds that have such seeds.
+# The same for the youngest kinds that have such seeds.
 BEFORE_BREAKERS = frozenset((22042, 26389, 32323, 41293, 923159))
 BEFORE_TRIGGERS = frozenset((22368, 50241, 29189, 463301))
-YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS, AFTER, TRIGGERS))
+BEFORE_RERUNS = frozenset((5550, 29504, 8005432))
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS, AFTER, TRIGGERS, RERUNS))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"
@@ -165,6 +170,11 @@ ALL_AWAY_S = (8.0, 18.0)
 
 # For how long (seconds) a node stands aside at first.
 ASIDE_S = 14
+
+
+def with_parents(kinds: frozenset[str]) -> frozenset[str]:
+    """Where people replay runs with their children, jobs run after other jobs."""
+    return kinds | {AFTER} if RERUNS in kinds else kinds
 
 
 def jobs_of(kinds: frozenset[str], seed: int, jobs: dict[str, Job]) -> dict[str, Job]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Fill, Replay
+from coordd.core.ledger.requests import Fill, Replay, Rerun
 from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import OK, TERMINAL
 
@@ -28,9 +28,15 @@ class Backfills:
         self._filled.clear()
 
     def operation(self, request: Request[Any], answer: Answer, row: Row | None) -> bool:
-        """Check one operation that was executed. True if it has opened a fire time: its run begins another life."""
+        """Check one operation that was executed. True if it has opened a fire time, or a run once more after
+        its parents: the run begins another life.
+        """
         if isinstance(request, Replay) and answer.word == OK:
             self._replayed.add(request.run)
+        if isinstance(request, Rerun) and answer.word == OK and row is not None:
+            self.opened.add(row.run)
+            self._replayed.add(row.run)
+            return True
         if not isinstance(request, Fill) or answer.word != OK:
             return False
         world, plan = self.world, self.world.people.plans[request.plan]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from system.lab.cluster import cluster_of
+from system.lab.processes import until
 
 
 @pytest.mark.parametrize("backend", ["embedded", "production"])
@@ -59,4 +60,42 @@ def test_a_group_is_waited_for_as_a_whole_although_a_node_is_killed() -> None:
         assert len(cluster.starts("all#x")) == 1
         assert [len(cluster.starts(f"many#x~{number}")) for number in range(3)] == [1, 1, 1]
         shown = victim.call("run.show", id="many#x")
-        assert (shown["state"], shown["children"]) == ("success", [{"id": "all#x", "state": "success"}])
+        assert (shown["state"], shown["children"]) == ("success", [{"id": "all#x", "state": "success", "again": False}])
+
+
+@pytest.mark.parametrize("backend", ["embedded", "production"])
+def test_a_parent_is_replayed_with_its_children_although_its_node_is_killed_before_they_run(backend: str) -> None:
+    with cluster_of(3, backend=backend) as cluster:
+        cluster.job("parent", "until", cluster.go("parent"), code=3)
+        cluster.job("child", "sleep", 0.1, after={"all": ["parent"], "on": "done"})
+        cluster.job("grand", "sleep", 0.1, after=["child"])
+        cluster.job("aside", "sleep", 0.1, after=["parent"])
+        cluster.start()
+        first, second, _ = cluster.nodes
+        cluster.go("parent").touch()
+        first.call("run.trigger", job="parent", id="x")
+        cluster.becomes("grand#x", "success")
+
+        cluster.go("parent").unlink()
+        said = second.call("deadletter.replay", id="parent#x/0", with_children=True)
+        assert (said["attempt"], said["children"]) == (1, ["aside#x", "child#x", "grand#x"])
+        victim = cluster.owner("parent#x", 1)
+        left = cluster.others(victim)
+        until(lambda: "runs parent#x again, with its children" in left[0].why("child#x"))
+        left[0].call("job.suspend", job="child")
+        cluster.go("parent").touch()
+        until(lambda: [one["state"] for one in cluster.attempts("parent#x")] == ["failure", "failure"])
+        victim.kill()  # the parent has ended, and its child has not run once more
+        left[1].call("job.resume", job="child")
+
+        cluster.started("grand#x", 1)
+        cluster.becomes("grand#x", "success")
+        victim.launch()
+        victim.ready()
+        for run in ("parent#x", "child#x", "grand#x"):
+            assert [one.attempt for one in cluster.starts(run)] == [0, 1], run
+        assert cluster.starts("aside#x") == [], "its parent has not succeeded"
+        shown = victim.call("run.show", id="child#x")
+        assert (shown["parents"], shown["rerun_of"]) == (["parent#x"], "parent#x/1")
+        assert "runs once more after child#x" in victim.why("grand#x")
+        assert "ran parent#x/1 again, with its children" in victim.why("grand#x")

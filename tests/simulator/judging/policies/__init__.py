@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordd.core.ledger.words import Policy
+from simulator.judging.again import Again
 from simulator.judging.policies.arrived import Arrived
 from simulator.judging.policies.blackouts import Blackouts
 from simulator.judging.policies.broken import Broken
@@ -35,7 +36,8 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    begun = (kind(world) for kind in (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined))
+    kinds = (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined, Again)
+    begun = (kind(world) for kind in kinds)
     return world.holds, *begun, world.told, world.arrived
 
 
@@ -64,17 +66,17 @@ def decided(world: World, election: Election) -> None:
 def ended(world: World) -> None:
     """The world is over."""
     for watch in world.watches:
-        if isinstance(watch, Broken | Proposals | Joined | Arrived):
+        if isinstance(watch, Broken | Proposals | Joined | Again | Arrived):
             watch.end()
 
 
 def waited(world: World) -> None:
     """The faults are over, and the world waits for what is unsettled."""
     for watch in world.watches:
-        if isinstance(watch, Joined | Arrived):
+        if isinstance(watch, Joined | Again | Arrived):
             watch.wait()
 
 
 def unsettled(world: World) -> bool:
     """True if something is still to be done."""
-    return any(isinstance(watch, Joined | Arrived) and watch.unsettled() for watch in world.watches)
+    return any(isinstance(watch, Joined | Again | Arrived) and watch.unsettled() for watch in world.watches)

@@ -6,11 +6,13 @@ from typing import Any
 from unittest import mock
 
 from coordd.core.jobs.after import Ends, Period, period_of
-from coordd.core.ledger.words import ABSENT
+from coordd.core.ledger.rerun import fate
+from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.words import ABSENT, TERMINAL
 from coordd.core.node import following
 from coordd.core.node.following import Following
 from simulator.mutants.mutant import Mutant, instead
-from simulator.policies import AFTER
+from simulator.policies import AFTER, RERUNS
 
 
 @instead(Following, "_note")
@@ -37,7 +39,44 @@ def _unfloored(after: Any, zone: str, run: str, fire_at: float, *, scheduled: bo
     return Period(fire_at) if scheduled else period_of(after, zone, run, fire_at, scheduled=scheduled)
 
 
+@instead(Rules, "_with_children")
+def _the_wish_is_lost(_real: Any, _self: Rules, *_: Any) -> None:
+    """The replay and the wish for its children are two writes, and a node dies between them."""
+
+
+def _each_node_opens_it(row: Any, _mark: str, _ended_at: float) -> bool:
+    """A run of a re-run that has ended looks as if it had not begun."""
+    return row.state not in TERMINAL
+
+
+@instead(fate, "_awaited")
+def _does_not_wait(real: Any, item: Any, root: str, *rest: Any) -> Any:
+    found = real(item, root, *rest)
+    return found if found.word != fate.WAITS else fate.Fate(fate.READY, "", (root,), float("inf"))
+
+
 MUTANTS = (
+    Mutant(
+        "a wish to run the children once more is lost",
+        "re-runs with children: one step with the replay",
+        "RR",
+        _the_wish_is_lost,
+        (RERUNS,),
+    ),
+    Mutant(
+        "a child runs once more for each node that asks",
+        "re-runs with children: once for a plan",
+        "RR",
+        lambda: mock.patch.object(fate, "has_begun", _each_node_opens_it),
+        (RERUNS,),
+    ),
+    Mutant(
+        "a child runs once more before its parent has ended",
+        "re-runs with children: after the new ends of its parents",
+        "RR",
+        _does_not_wait,
+        (RERUNS,),
+    ),
     Mutant(
         "the first parent's end opens the child",
         "jobs after jobs: all parents are awaited",
