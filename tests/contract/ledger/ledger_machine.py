@@ -346,7 +346,10 @@ class LedgerMachine(RuleBasedStateMachine):
             self.a_run_ends(run, policy, "failure" if how == 1 else "success")
         other = {"identity_from": 1.5} if how == 8 else {}
         for _ in range(2):
-            if self.ask(Rerun(root=run, of=self.of(child, policy, "d2" if how == 9 else "d1", **other))).word == "ok":
+            if (
+                self.ask(Rerun(root=run, of=self.of(child, policy, "d2" if how in (7, 9) else "d1", **other))).word
+                == "ok"
+            ):
                 self.replayed(child)
 
     def a_run_ends(self, run: str, policy: dict[str, Any], state: str) -> None:

@@ -19,7 +19,7 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger import requests, rules, words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Replay
-from coordd.core.ledger.rows import BACKFILLED, JobRow
+from coordd.core.ledger.rows import BACKFILLED, JobRow, is_rerun
 from coordd.core.ledger.rules import MOVES, Rules
 from coordd.core.ledger.runner_requests import Commit, Gate, Grant, Report, Request
 from coordd.core.ledger.words import ACTIVE, RETRY, TERMINAL, UNKNOWN
@@ -65,7 +65,7 @@ class ModelMachine(LedgerMachine):
         run, attempt, job = claim.of.run, claim.attempt, claim.of.job
         row = self.memory.run(run)
         assert row is not None
-        opened = row.by.startswith(BACKFILLED)
+        opened = row.by.startswith(BACKFILLED) or is_rerun(row)
         assert run not in self.pruned or not claim.of.scheduled or opened, "a forgotten run was opened again"
         if self.grants.get((run, attempt)) != (answer.token, claim.nonce):
             assert answer.token > self.tokens.get(job, 0), "S3: tokens strictly increase per job"
@@ -146,7 +146,8 @@ class ModelMachine(LedgerMachine):
         for row in self.memory.runs():
             was = self.before.get(row.run, row.state)
             if was in TERMINAL and row.state == RETRY:
-                assert row.by.startswith(BACKFILLED), "S5: only a backfill makes another attempt of what has ended"
+                wanted = row.by.startswith(BACKFILLED) or is_rerun(row)
+                assert wanted, "S5: only a backfill or a parent's re-run makes another attempt of what has ended"
                 self.committed.pop(row.run, None)
             elif was in TERMINAL:
                 assert row.state == was, "S5: nothing leaves a terminal state"
