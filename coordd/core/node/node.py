@@ -35,7 +35,7 @@ from coordd.core.node.brake import Brake
 from coordd.core.node.drains import Drains
 from coordd.core.node.elections import LAUNCHES, Elections
 from coordd.core.node.following import Following
-from coordd.core.node.reruns import Reruns
+from coordd.core.node.plans.reruns import Reruns
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
 from coordd.core.node.states import DRAINING, MINGLING, MOVES, READY, STARTING, STOPPING
