@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordd.core.ledger.words import Policy
-from simulator.judging.again import Again
+from simulator.judging.children.again import Again
 from simulator.judging.policies.arrived import Arrived
 from simulator.judging.policies.blackouts import Blackouts
 from simulator.judging.policies.broken import Broken

@@ -1,0 +1,1 @@
+"""Judges of what follows what people do to parents."""
