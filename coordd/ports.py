@@ -546,5 +546,8 @@ class MessageQueue(Protocol):
     async def put_aside(self, dead: Sequence[tuple[str, str]]) -> None:
         """Move messages to where people find them: (place, reason)."""
 
+    async def take_back(self, dead: str, *, again: bool) -> bool:
+        """Remove one that was put aside; ``again``: put it back into the queue. False if it is not there."""
+
     async def close(self) -> None:
         """Another node polls: give back the messages that are not acknowledged. Raises nothing."""

@@ -43,7 +43,7 @@ DEAD_BYTES_MAX = 64 * 2**20
 SHOWN_MAX = 20
 SHOWN_BYTES_MAX = 2**20
 
-REASON = "x-coordd-reason"
+REASON, QUEUE = OWN = ("x-coordd-reason", "x-coordd-queue")
 
 
 class AmqpQueue:
@@ -89,6 +89,10 @@ class AmqpQueue:
         """Each is acknowledged when the broker has its copy."""
         if dead:
             await self._call(lambda: self._put_aside(dead))
+
+    async def take_back(self, dead: str, *, again: bool) -> bool:
+        """It leaves the dead ones when the broker has confirmed its copy."""
+        return await self._call(lambda: self._take_back(dead, again))
 
     async def close(self) -> None:
         """The broker gives the messages without an acknowledgement to others."""
@@ -176,15 +180,7 @@ class AmqpQueue:
             message = self._held.get(place)
             if message is None:
                 continue
-            copy = Message(
-                message.body,
-                headers={**message.headers, REASON: reason[:300], "x-coordd-queue": self._queue_name},
-                content_type=message.content_type,
-                content_encoding=message.content_encoding,
-                message_id=message.message_id,
-                timestamp=time.time(),
-                delivery_mode=DeliveryMode.PERSISTENT,
-            )
+            copy = _copy(message, {**message.headers, REASON: reason[:300], QUEUE: self._queue_name})
             await self._channel.default_exchange.publish(copy, self._dead_name, mandatory=True)
             await self._acknowledge([place])
 
@@ -221,9 +217,32 @@ class AmqpQueue:
             at = message.timestamp.timestamp() if message.timestamp is not None else 0.0
             reason = message.headers.get(REASON)
             said = reason if isinstance(reason, str) else "it was put there by others"
-            found.append(Dead(at, _ident(message)[:100], redact_text(said[:300])))
+            found.append(Dead(at, _ident(message)[:100], redact_text(said[:300]), _place(message)))
         await channel.close()
         return tuple(found)
+
+    async def _take_back(self, dead: str, again: bool) -> bool:
+        """Those before it return to their places when the channel is closed."""
+        channel = await self._connection.channel(publisher_confirms=True)
+        try:
+            queue = await channel.declare_queue(self._dead_name, passive=True)
+        except ChannelNotFoundEntity:
+            return False
+        try:
+            for _ in range(int(queue.declaration_result.message_count or 0)):
+                message = await queue.get(no_ack=False, fail=False)
+                if message is None:
+                    return False
+                if _place(message) != dead:
+                    continue
+                if again:
+                    copy = _copy(message, {name: one for name, one in message.headers.items() if name not in OWN})
+                    await channel.default_exchange.publish(copy, self._queue_name, mandatory=True)
+                await message.ack()
+                return True
+            return False
+        finally:
+            await channel.close()
 
     def _why(self, exc: Exception) -> str:
         text = redact_text(str(exc)) or type(exc).__name__
@@ -234,6 +253,23 @@ class AmqpQueue:
 
 def _ident(message: Any) -> str:
     return str(message.message_id or "")
+
+
+def _place(message: Any) -> str:
+    """The name of a dead message: two that are equal have one name, and either of them is meant."""
+    return hashlib.sha256(b"%b\0%b" % (_ident(message).encode(errors="replace"), message.body)).hexdigest()[:20]
+
+
+def _copy(message: Any, headers: dict[str, Any]) -> Message:
+    return Message(
+        message.body,
+        headers=headers,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        message_id=message.message_id,
+        timestamp=time.time(),
+        delivery_mode=DeliveryMode.PERSISTENT,
+    )
 
 
 def _found(place: str, message: Any) -> Found:

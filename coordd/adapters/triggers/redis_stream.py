@@ -8,6 +8,7 @@ entry that is too large never leaves the server, and an entry is put aside once.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +24,7 @@ from coordd.adapters.bus.redis_bus import address
 from coordd.core.redaction import redact_text
 from coordd.core.triggers.bodies import BODY_BYTES_MAX, FIELDS_MAX
 from coordd.core.triggers.messages import Batch, Dead, Message
-from coordd.errors import CoorddError, UnavailableError
+from coordd.errors import CoorddError, RefusedError, UnavailableError
 
 T = TypeVar("T")
 
@@ -35,6 +36,9 @@ DEAD_MAX = 1000
 SHOWN_MAX = 20
 
 CONSUMER = "coordd"
+
+# The id of an entry.
+PLACE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
 
 # Takes: group, consumer, entries, bytes and fields of one entry, dead ones to show. Returns: entries of the group that
 # are not acknowledged, dead ones, the last of them (id, reason), and the entries (id, bytes, fields). An entry that is
@@ -91,6 +95,22 @@ return 1
 """
 
 
+# Takes: id in the stream of dead ones, "1" to add it to the stream again. Returns: 0 if it is not there, 1, or 2 if it
+# was put aside without its fields, which are gone: it stays.
+TAKE_BACK = """
+local entry = redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[1])[1]
+if not entry then return 0 end
+if ARGV[2] == '1' then
+  local fields = {}
+  for at = 5, #entry[2] do fields[#fields + 1] = entry[2][at] end
+  if #fields == 0 then return 2 end
+  redis.call('XADD', KEYS[1], '*', unpack(fields))
+end
+redis.call('XDEL', KEYS[2], ARGV[1])
+return 1
+"""
+
+
 class RedisStream:
     """ports.MessageQueue. redis-py blocks: each call has a thread, one at a time."""
 
@@ -122,6 +142,19 @@ class RedisStream:
         for place, reason in dead:
             said = (self._group, place, reason, BODY_BYTES_MAX, FIELDS_MAX, DEAD_MAX)
             await self._call(partial(_asked_for, PUT_ASIDE, self._keys, said))
+
+    async def take_back(self, dead: str, *, again: bool) -> bool:
+        """One script. An entry that is added again has a new id."""
+        if not PLACE.fullmatch(dead):
+            return False
+        done = await self._call(partial(_asked_for, TAKE_BACK, self._keys, (dead, "1" if again else "")))
+        if done == 2:
+            raise RefusedError(
+                f"{self._keys[1]} has only the id of {dead}: its fields were too large, or trimmed",
+                kind="not_available",
+                hint="add the entry again by XADD, and discard this one",
+            )
+        return bool(done)
 
     async def close(self) -> None:
         """The group remembers the entries without an acknowledgement."""
@@ -208,6 +241,7 @@ def _dead(place: bytes, ident: bytes, reason: bytes) -> Dead:
         int(at) / 1000 if at.isdigit() else time.time(),
         (ident or b"").decode(errors="replace")[:100],
         redact_text((reason or b"").decode(errors="replace")[:300]),
+        place.decode(errors="replace"),
     )
 
 

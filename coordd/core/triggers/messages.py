@@ -31,11 +31,12 @@ class Message(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A message that was put aside. ``at``: Unix seconds."""
+    """A message that was put aside. ``at``: Unix seconds. ``place``: its name among those."""
 
     at: float
     ident: str
     reason: str
+    place: str = ""
 
 
 class Batch(NamedTuple):

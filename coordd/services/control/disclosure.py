@@ -328,7 +328,7 @@ METHODS: dict[str, Shape] = {
         "args": HIDE,
         "waiting_first": HIDE,
         "refused_now": HIDE,
-        "dead_last": [{"message": HIDE, "reason": HIDE, "at": SHOW}],
+        "dead_last": [{"message": HIDE, "reason": HIDE, "at": SHOW, "place": SHOW}],
         "taken_last": [{"arrival": HIDE, "run": SHOW, "at": SHOW}],
     },
     "breaker.list": [

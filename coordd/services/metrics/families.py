@@ -76,14 +76,19 @@ SINK_WAITING = Family("coordd_sink_waiting", GAUGE, "Files that wait to be copie
 SINK_DEAD = Family("coordd_sink_dead", GAUGE, "Files whose copy was given up: dead letters of this node", ("sink",))
 TRIGGER_TAKEN = Family("coordd_trigger_taken", COUNTER, "Arrivals at triggers that this node took", ("trigger",))
 TRIGGER_WAITING = Family("coordd_trigger_waiting", GAUGE, "Arrivals that wait, as this node sees them", ("trigger",))
+TRIGGER_DEAD = Family(
+    "coordd_trigger_dead", GAUGE, "Messages that could start nothing, as this node sees them", ("trigger",)
+)
 TRIGGER_UP = Family("coordd_trigger_up", GAUGE, "1: the last look of this node, which polls, succeeded", ("trigger",))
+# In the order of what triggers tell of themselves.
+TRIGGERS = (TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRIGGER_DEAD)
 TRACE_SPANS = Family("coordd_trace_spans", COUNTER, "Spans of traces, by what became of them", ("result",))
 TRACE_WAITING = Family("coordd_trace_spans_waiting", GAUGE, "Spans that wait for the receiver of traces")
 BUILD = Family("coordd_build", INFO, "The version of this daemon", ("version",))
 OF_NODE = (
     ELECTIONS, ELECTION_DURATION, LEDGER_OP, MEMBERS, BUS_UP, LEDGER_UP, BREAKER_OPEN, CHECK_STATE, OUTBOX, NODE_READY,
     CLUSTER_READY, UNKNOWN_RUNS, SINK_COPIED, SINK_FAILED, SINK_WAITING,
-    SINK_DEAD, TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRACE_SPANS, TRACE_WAITING, BUILD,
+    SINK_DEAD, TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRIGGER_DEAD, TRACE_SPANS, TRACE_WAITING, BUILD,
 )  # fmt: skip
 
 FAMILIES = (*OF_JOBS, *OF_NODE)

@@ -229,7 +229,7 @@ class Metrics:
         ):
             values[family] = {sink: float(counts.get((sink, word), 0)) for sink in SINKS}
         counted = self.triggering.counted() if self.triggering is not None else {}
-        for place, family in enumerate((families.TRIGGER_TAKEN, families.TRIGGER_WAITING, families.TRIGGER_UP)):
+        for place, family in enumerate(families.TRIGGERS):
             values[family] = {name: float(said[place]) for name, said in counted.items()}
         spans = self.tracing.counts if self.tracing is not None else {}
         values[families.TRACE_SPANS] = {word: float(spans.get(word, 0)) for word in ("sent", "dropped")}

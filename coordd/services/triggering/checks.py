@@ -22,7 +22,7 @@ def trigger_checks(triggering: Triggering) -> list[Check]:
             f"dead messages of {one.job}/{one.trigger.name}",
             WARN,
             f"{one.last.dead} messages could start nothing",
-            "coordctl trigger show; see docs/runbook.md",
+            "coordctl deadletter list; replay or discard each; see docs/runbook.md",
         )
         for one in polled
         if one.last.dead

@@ -160,7 +160,12 @@ class Watched:
                 {"arrival": visible(what)[:300], "reason": why} for what, why in list(taker.refused.items())[:SHOWN_MAX]
             ],
             "dead_last": [
-                {"at": one.at, "message": visible(one.ident)[:100], "reason": visible(one.reason)[:300]}
+                {
+                    "at": one.at,
+                    "message": visible(one.ident)[:100],
+                    "reason": visible(one.reason)[:300],
+                    "place": one.place,
+                }
                 for one in self.last.dead_last
             ],
             "taken_last": [dict(one) for one in reversed(taker.recent)],
@@ -233,17 +238,28 @@ class Triggering:
         watched = self.watched.get(subject(job, name))
         return watched if watched is not None and watched.polls else None
 
-    def counted(self) -> dict[str, tuple[int, int, bool]]:
-        """For metrics: taken, waiting, and whether it works, of what this node polls or answers."""
+    async def take_back(self, job: str, trigger: Trigger, dead: str, *, again: bool) -> bool:
+        """Remove a dead message, or put it back into its queue (``again``). False if it is not there. On any node, by a
+        connection of its own.
+        """
+        queue = self._queues.open(job, trigger)
+        try:
+            return await queue.take_back(dead, again=again)
+        finally:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await queue.close()
+
+    def counted(self) -> dict[str, tuple[int, int, bool, int]]:
+        """For metrics: taken, waiting, whether it works, and dead messages, of what this node polls or answers."""
         found = {
-            f"{one.job}/{one.trigger.name}": (one.taker.counts["taken"], one.waiting, not one.problem)
+            f"{one.job}/{one.trigger.name}": (one.taker.counts["taken"], one.waiting, not one.problem, one.last.dead)
             for one in self.polled()
         }
         if self.calls is not None:
             for job, trigger in self.calls.routes().values():
                 of = job.name, trigger.name
                 works = not self.calls.problem and of not in self.calls.problems
-                found[f"{job.name}/{trigger.name}"] = (self.calls.taken[of], 0, works)
+                found[f"{job.name}/{trigger.name}"] = (self.calls.taken[of], 0, works, 0)
         return found
 
     def view(self) -> dict[str, Any]:
@@ -252,7 +268,7 @@ class Triggering:
         return {
             "polled": len(polled),
             "waiting": sum(one.waiting for one in polled),
-            "failing": sorted(name for name, (_, _, works) in self.counted().items() if not works),
+            "failing": sorted(name for name, (_, _, works, _) in self.counted().items() if not works),
             "routes": len(self.calls.routes()) if self.calls is not None else 0,
         }
 

@@ -135,6 +135,35 @@ def test_a_bad_message_is_put_aside_with_its_reason_and_is_not_delivered_again(u
     assert (idents(again), again.dead, again.dead_last) == (["m3"], 2, left.dead_last)
 
 
+def test_dead_messages_go_back_into_their_queue_or_away_one_by_one(url: str) -> None:
+    bad = [(b"{%d" % number, {"message_id": f"bad{number}", "headers": {"of": "ours"}}) for number in range(3)]
+    send(url, *bad)
+
+    async def act(queue: AmqpQueue) -> list[Any]:
+        assert not await queue.take_back("nothing was put aside", again=True)
+        found = await queue.read(10)
+        await queue.put_aside([(one.place, one.problem) for one in found.messages])
+        shown = {one.ident: one.place for one in (await queue.read(0)).dead_last}
+        assert not await queue.take_back("0" * 20, again=True)
+        assert await queue.take_back(shown["bad1"], again=True)
+        assert await queue.take_back(shown["bad2"], again=False)
+        assert not await queue.take_back(shown["bad2"], again=False)
+        left = await queue.read(10)
+        return [idents(left), [one.ident for one in left.dead_last]]
+
+    assert with_queue(url, act) == [["bad1"], ["bad0"]]
+    assert asyncio.run(headers_of(url)) == {"of": "ours"}
+
+
+async def headers_of(url: str) -> dict[str, Any]:
+    """Of the first message of the queue."""
+    async with await aio_pika.connect(url) as connection:
+        queue = await (await connection.channel()).declare_queue("orders", passive=True)
+        message = await queue.get(no_ack=True)
+        assert message is not None
+        return dict(message.headers)
+
+
 def test_what_is_held_is_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HELD_BYTES_MAX", 2500)
     send(url, *[(b'{"what": "%b"}' % (b"x" * 1000), {"message_id": str(number)}) for number in range(9)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import trio
@@ -13,7 +14,7 @@ from coordd.adapters.triggers import redis_stream as module
 from coordd.adapters.triggers.redis_stream import RedisStream
 from coordd.core.triggers.bodies import BODY_BYTES_MAX
 from coordd.core.triggers.messages import Batch
-from coordd.errors import UnavailableError
+from coordd.errors import RefusedError, UnavailableError
 
 LIMIT_S = 60.0
 GROUP = "coordd:prod:load:redis"
@@ -73,6 +74,29 @@ def test_a_stream_that_is_not_there_yet_begins_with_its_first_entry(server: serv
     assert [one.ident for one in read(queue).messages] == [ident]
     server.cli("DEL", "orders")
     assert read(queue) == Batch([], 0)
+
+
+def test_dead_entries_go_back_into_their_stream_or_away(server: servers.Redis) -> None:
+    queue = stream(server)
+    added(server, "what", "1")
+    added(server, "what", "2")
+    trimmed = added(server, "what", "3")
+    found = read(queue)
+    server.cli("XDEL", "orders", trimmed)
+    trio.run(queue.put_aside, [(one.place, "bad") for one in found.messages])
+    places = {one.ident: one.place for one in read(queue).dead_last}
+    first, second, gone = [places[one.ident] for one in found.messages]
+
+    assert trio.run(partial(queue.take_back, first, again=True))
+    assert not trio.run(partial(queue.take_back, first, again=True))
+    assert trio.run(partial(queue.take_back, second, again=False))
+    with pytest.raises(RefusedError, match="its fields were too large, or trimmed"):
+        trio.run(partial(queue.take_back, gone, again=True))
+    assert trio.run(partial(queue.take_back, gone, again=False))
+    assert not trio.run(partial(queue.take_back, "* MAXLEN 0", again=True))
+
+    left = read(queue)
+    assert ([dict(one.fields) for one in left.messages], left.dead) == ([{"what": "1"}], 0)
 
 
 def test_bad_entries_never_leave_the_server_and_are_put_aside_once(

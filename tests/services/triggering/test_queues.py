@@ -40,6 +40,12 @@ class Queue:
         self.dead += dead
         await self.acknowledge([place for place, _ in dead])
 
+    async def take_back(self, dead: str, *, again: bool) -> bool:
+        found = [one for one in self.dead if one[0] == dead]
+        self.dead = [one for one in self.dead if one[0] != dead]
+        self.messages += [Message(place, "") for place, _ in found if again]
+        return bool(found)
+
     async def close(self) -> None:
         self.closed += 1
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import aio_pika
+import pytest
 from redis import Redis
 
-from system.lab.cluster import Cluster, cluster_of
+from system.lab.cluster import CallError, Cluster, cluster_of
 from system.lab.processes import until
 
 MESSAGES = 12
@@ -86,6 +87,33 @@ def settled(cluster: Cluster, job: str, messages: int, dead: int) -> dict[str, A
     return until(look, why=f"all of {job} are acknowledged, and {dead} bad ones are shown")
 
 
+def letters(cluster: Cluster) -> list[str]:
+    """The ids of dead messages, as a node tells that may not poll them."""
+    node = next(one for one in cluster.nodes if one.up)
+    found = [one for one in node.call("deadletter.list") if one["id"].startswith("trigger:")]
+    assert {one["kind"] for one in found} <= {"message"}
+    return sorted(one["id"] for one in found)
+
+
+def take_back_the_dead(cluster: Cluster) -> None:
+    """There are two of each job: replay one, which dies again, and discard all."""
+    node = next(one for one in cluster.nodes if one.up)
+    until(lambda: len(letters(cluster)) == 4, why="they are dead letters")
+    checks = {one["check"]: one for node in cluster.nodes if node.up for one in node.call("doctor")}
+    assert checks["dead messages of entry/redis"]["state"] == "warn"
+    entry, message = letters(cluster)[0], letters(cluster)[-1]
+    assert "expected JSON" in node.call("deadletter.show", id=message)["reason"]
+    assert node.call("deadletter.replay", id=message)["state"] == "waiting"
+    until(lambda: len(letters(cluster)) == 4, why="it is put aside again")
+    assert node.call("deadletter.replay", id=entry)["state"] == "waiting"
+    until(lambda: entry not in letters(cluster) and len(letters(cluster)) == 4, why="it dies again, with another id")
+    for one in letters(cluster):
+        assert node.call("deadletter.discard", id=one, note="a test")["discarded"]
+    until(lambda: letters(cluster) == [], why="nothing is left")
+    with pytest.raises(CallError, match="is not a dead letter"):
+        node.call("deadletter.discard", id=message, note="a test")
+
+
 def test_each_message_is_one_run_in_production_also_if_the_poller_dies() -> None:
     with cluster_of(3, backend="production") as cluster:
         redis_url, rabbit_url = (cluster.backend.settings()[name] for name in ("ledger", "bus"))
@@ -108,6 +136,8 @@ def test_each_message_is_one_run_in_production_also_if_the_poller_dies() -> None
             sender.send(MESSAGES, 2 * MESSAGES)
             for job in jobs:
                 settled(cluster, job, 2 * MESSAGES, 2)
+            assert asyncio.run(sender.left()) == 0
+            take_back_the_dead(cluster)
             assert asyncio.run(sender.left()) == 0
         rows = Counter(row["job"] for row in cluster.rows())
         assert rows == {"entry": 2 * MESSAGES, "message": 2 * MESSAGES}
