@@ -40,6 +40,9 @@ TEXT_MAX = 1000
 # Bytes of data of a plug-in that a run calls; those that the daemon starts have limits from there.
 DATA_BYTES_MAX = 2**30
 
+# A plug-in that has a time limit ends itself this long (seconds) after it: its starter has died, or would have.
+ORPHAN_S = 1.0
+
 
 def loaded(group: str, name: str) -> Any:
     """The plug-in. Raises LookupError if no package brings it, or one that is not for this version of coordd; and
@@ -172,7 +175,9 @@ def main() -> NoReturn:
 
     code, word = COULD_NOT_LOOK, "" if group == CHECKS else f"{PROBLEM} "
     try:
-        code = KINDS[group](name, json.loads(context), say)
+        said = json.loads(context)
+        signal.setitimer(signal.ITIMER_REAL, said["timeout_s"] + ORPHAN_S if "timeout_s" in said else 0.0)
+        code = KINDS[group](name, said, say)
     except SystemExit as exc:
         say(f"{word}it called exit({exc.code!r:.40})")
     except BaseException as exc:  # whatever a plug-in raises is told

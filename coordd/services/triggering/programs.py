@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from coordd.core.triggers.bodies import values_of
 from coordd.core.visible import visible
 from coordd.errors import UnavailableError
 from coordd.plugins import TRIGGERS
-from coordd.services.programs.child import environment, host, killed
+from coordd.services.programs.child import environment, host, killed, limit
 from coordd.services.triggering.sources import Look, Room, Source
 
 # What a program may print: bytes, ids, and bytes of one id.
@@ -38,7 +39,7 @@ class CommandSource(Source):
 
     async def look(self, _room: Room | None = None) -> Look:
         with trio.move_on_after(self._trigger.timeout_s):
-            output = await printed(self._trigger.argv[0], self._trigger.argv)
+            output = await printed(self._trigger.argv[0], self._trigger.argv, self._trigger.timeout_s)
             texts = dict.fromkeys(line.strip().decode(errors="surrogateescape") for line in output.splitlines())
             return found_of((Arrival(text, {"key": text}) for text in texts if text), "it printed")
         raise UnavailableError(f"{self._trigger.argv[0]} did not end within {self._trigger.timeout_s:g} s")
@@ -55,7 +56,7 @@ class SqlSource(Source):
     async def look(self, _room: Room | None = None) -> Look:
         with trio.move_on_after(self._trigger.timeout_s):
             argv, asked = await trio.to_thread.run_sync(self._program, self._trigger, IDS_MAX, abandon_on_cancel=True)
-            output = await printed("the query", argv, asked)
+            output = await printed("the query", argv, self._trigger.timeout_s, asked)
             return found_of(map(_row, output.splitlines()), "it has")
         raise UnavailableError(f"the database did not answer within {self._trigger.timeout_s:g} s")
 
@@ -72,7 +73,8 @@ class PluggedSource(Source):
     async def look(self, _room: Room | None = None) -> Look:
         kind = self._trigger.kind
         with trio.move_on_after(self._trigger.timeout_s):
-            output = await printed(f"the plug-in {kind}", self._argv, environ=environment(finds_packages=True))
+            environ = environment(finds_packages=True)
+            output = await printed(f"the plug-in {kind}", self._argv, self._trigger.timeout_s, environ=environ)
             try:
                 said = [json.loads(line) for line in output.splitlines()]
                 if said and (why := said[-1].get("problem")):
@@ -113,10 +115,11 @@ def found_of(arrivals: Iterable[Arrival], what: str) -> Look:
 
 
 async def printed(
-    name: str, argv: Sequence[str], asked: bytes = b"", environ: Mapping[str, str] | None = None
+    name: str, argv: Sequence[str], timeout_s: float, asked: bytes = b"", environ: Mapping[str, str] | None = None
 ) -> bytes:
     """What a program prints. ``name``: of it, for people. ``asked``: what it reads on its standard input. ``environ``:
-    its environment, if it needs more than a path.
+    its environment, if it needs more than a path. ``timeout_s``: the caller's; a program that works on, because
+    the daemon has died, is ended by the kernel when all processors have worked for it for that long.
 
     Raises UnavailableError: it cannot be executed, printed too much, or failed.
     """
@@ -137,6 +140,7 @@ async def printed(
     finally:
         os.close(given)
     try:
+        limit(process.pid, {resource.RLIMIT_CPU: (int(timeout_s) + 1) * (os.cpu_count() or 1)})
         assert process.stdout is not None
         assert process.stderr is not None
         said: list[bytes] = []

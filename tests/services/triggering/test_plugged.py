@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,11 +16,11 @@ from coordd.core.jobs.trigger import Trigger
 from coordd.core.triggers.arrivals import Arrival
 from coordd.errors import UnavailableError
 from coordd.services.programs import child as program
-from coordd.services.triggering.programs import OUTPUT_BYTES_MAX, PluggedSource
+from coordd.services.triggering.programs import OUTPUT_BYTES_MAX, CommandSource, PluggedSource
 from coordd.services.triggering.sources import Look
 
 TRIGGERS = f"""
-import os, sys
+import os, sys, threading
 
 def good(of):
     print("this is not an arrival")
@@ -49,6 +52,9 @@ def loops(of):
     while True:
         pass
 
+def sleeps(of):
+    threading.Event().wait()
+
 def leaks(of):
     kept = []
     while True:
@@ -67,7 +73,7 @@ def spoils(of):
     return []
 """
 NAMES = [
-    "good", "nothing", "raises", "returns", "wrong", "ends", "dies", "loops", "leaks", "floods", "spoils",
+    "good", "nothing", "raises", "returns", "wrong", "ends", "dies", "loops", "sleeps", "leaks", "floods", "spoils",
 ]  # fmt: skip
 LIMIT_S = 120.0
 
@@ -118,15 +124,32 @@ def test_a_look_that_fails_takes_nothing_and_says_why(kind: str, timeout_s: floa
     assert why in str(failed.value)
 
 
-def test_a_process_that_was_ended_leaves_nothing() -> None:
+def test_a_process_that_was_ended_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError):
         look("loops", 1.0)
-    mine = [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_child(pid)]
-    assert mine == []
+    assert [pid for pid in os.listdir("/proc") if pid.isdecimal() and _is_child(pid, tmp_path)] == []
 
 
-def _is_child(pid: str) -> bool:
+def _is_child(pid: str, folder: Path) -> bool:
     try:
-        return b"coordd.triggers\0loops" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+    return b"coordd.triggers\0loops" in argv and os.fsencode(folder) in argv
+
+
+@pytest.mark.parametrize("kind", ["loops", "sleeps"])
+def test_a_process_whose_daemon_has_died_ends_after_its_time(kind: str) -> None:
+    context = {"job": "load", "node": "edge-1", "name": "new", "timeout_s": 1.0, "url": "", "path": "", "query": ""}
+    argv = program.host("coordd.triggers", kind, json.dumps({**context, "argv": [], "password_file": ""}))
+    assert subprocess.run(argv, check=False, timeout=LIMIT_S).returncode == -signal.SIGALRM
+
+
+def test_the_kernel_ends_a_program_that_works_on_when_the_daemon_has_died() -> None:
+    body = 'until [ "$(ulimit -t)" != unlimited ]; do :; done; ulimit -t'
+    trigger = Trigger(kind="command", name="new", timeout_s=LIMIT_S, argv=("/bin/sh", "-c", body))
+
+    async def main() -> Look:
+        return await CommandSource(trigger).look()
+
+    assert [one.key for one in trio.run(main).arrivals] == [str(int(LIMIT_S + 1) * (os.cpu_count() or 1))]
