@@ -122,8 +122,7 @@ class World:
         self.acts: Counter[str] = Counter()
         self.struck = 0  # number of the plan's faults that have struck
         self.chaos_over = False
-        self.patient_s = 0.0  # what ``patience_s`` has said at most: others run after what was waited for
-        self.turns_s = 0.0  # for how long runs have waited for slots that programs which live took, all of them
+        self.patient_s = self.turns_s = 0.0  # what ``patience_s`` has said at most, and what it has left out
         # ``rough``: faults of single messages, calls and starts. ``targeted``: faults that strike at the worst moment.
         # Both are empty after the healing.
         self.rough = plan.faults & set(CONTINUOUS)
