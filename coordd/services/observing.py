@@ -83,7 +83,7 @@ class Observing:
         self._driver = driver
         self._publishers = config.publishers
         self._use_breakers(config)
-        self.checked = methods.checks = Checks(config.checks, driver, ledger)
+        self.checked = methods.checks = self.hooks.checks = Checks(config.checks, driver, ledger)
         methods._relay.serve("checks", self._told_checks)
         about = {"node": config.node.name, "cluster": config.cluster.name, "socket": config.control.socket}
         self.services = Services(config.services, about)

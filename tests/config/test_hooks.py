@@ -56,7 +56,7 @@ def test_the_events_that_a_hook_wants() -> None:
         ('[[hook]]\nargv = ["/bin/x"]\n', "hook 1: on: expected a list of events, found none; known: run.success"),
         (f'[[hook]]\n{PAGE}url = "https://x"\n', "expected one of argv, url and call, found argv and url"),
         ('[[hook]]\non = ["run.failed"]\nargv = ["/bin/x"]\n', 'did you mean "run.failure"?'),
-        ('[[hook]]\non = ["check.disk"]\nargv = ["/bin/x"]\n', '"check.disk" is not available in this version'),
+        ('[[hook]]\non = ["check.disk"]\nargv = ["/bin/x"]\n', 'expected events, found the text "check.disk"'),
         ('[[hook]]\non = ["takeover"]\nargv = ["page"]\n', "expected a program with its absolute path"),
         ('[[hook]]\non = ["takeover"]\nurl = "file:///etc/passwd"\n', "expected an address such as https://"),
         ('[[hook]]\non = ["takeover"]\nurl = "https://x/a b"\n', "expected an address without spaces"),

@@ -34,6 +34,7 @@ STATUS = {
     "runs": {"active": 0, "processed": 3, "jobs": []},
     "jobs": {"enabled": 2, "disabled": ["bad"]},
     "breakers_open": [],
+    "checks": {},
     "uptime_s": 61.0,
 }
 RUN = {

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from coordd.cli.show.phrases import plain
+from coordd.core.checks.state import BAD
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -56,6 +57,7 @@ def judged(status: dict[str, Any], weaker: Iterable[str], took_s: float) -> Verd
         ("lost", [f"{members['lost']} of the nodes"] if members["lost"] else []),
         ("weaker ledger", list(weaker)),
         ("boot steps failed", [step["name"] for step in status.get("boot", ()) if step["state"] == "failed"]),
+        ("bad checks", [f"{count} {state}" for state, count in _bad(status).items()]),
     ):
         if names:
             warning.append(f"{word}: {_names(names)}")
@@ -88,9 +90,15 @@ def _data(status: dict[str, Any], took_s: float) -> dict[str, str]:
         "late_jobs": f"{len(status['late_jobs'])};0;;0",
         "unknown_runs": f"{len(runs['unknown'])};0;;0",
         "dead_letters": f"{len(runs['dead'])};;;0",
+        "bad_checks": f"{sum(_bad(status).values())};0;;0",
         "uptime": f"{status['uptime_s']:.0f}s;;;0",
         "time": f"{took_s:.3f}s;;;0",
     }
+
+
+def _bad(status: dict[str, Any]) -> dict[str, int]:
+    """How many checks that concern this node are in each bad state."""
+    return {state: count for state, count in status["checks"].items() if state in BAD and count}
 
 
 def _names(names: list[str]) -> str:

@@ -6,7 +6,13 @@ from coordd.core.ledger.words import FAILURE, LOST, MISSED, REJECTED, REVOKED, S
 
 # The events about runs, by the state of the run; and the others.
 RUN_EVENTS = tuple([f"run.{state}" for state in (SUCCESS, FAILURE, REVOKED, REJECTED, MISSED, LOST, UNKNOWN)])
-EVENTS = (*RUN_EVENTS, "takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready")
+# A check is in another state: those of core/checks/state.py.
+CHECK_EVENTS = tuple(
+    [f"check.{state}" for state in ("healthy", "degraded", "unhealthy", "unavailable", "insecure", UNKNOWN)]
+)
+EVENTS = (*RUN_EVENTS, "takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready", *CHECK_EVENTS)
+# A word that stands for several events.
+ALL_OF = {"run.*": RUN_EVENTS, "check.*": CHECK_EVENTS}
 
 # A run has started: not for hooks, but for the receiver of lineage, which is called as they are.
 LINEAGE_START = "lineage.start"

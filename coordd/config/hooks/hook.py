@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from coordd.config import values
-from coordd.config.hooks.events import EVENTS, LINEAGE_START
+from coordd.config.hooks.events import ALL_OF, EVENTS, LINEAGE_START
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import HOOK, Command, Concurrency, Job, Retry
 from coordd.core.jobs.schedule import parse_duration
@@ -213,10 +213,8 @@ def _read(table: Mapping[str, Any], number: int, report: Callable[[str], None]) 
 def _on(value: object) -> tuple[str, ...]:
     words = values.texts(value)
     for word in words:
-        if word.startswith("check."):
-            raise ValueError(f'"{word}" is not available in this version')
-        if word != "run.*" and word not in EVENTS:
-            raise ValueError(f"expected events, found {values.found(word)}; {nearest(word, (*EVENTS, 'run.*'))}")
+        if word not in ALL_OF and word not in EVENTS:
+            raise ValueError(f"expected events, found {values.found(word)}; {nearest(word, (*EVENTS, *ALL_OF))}")
     return words
 
 

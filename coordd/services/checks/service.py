@@ -74,6 +74,11 @@ class Row(NamedTuple):
         return worst(self.standing.state, said(self.reported)[0]) if self.reported is not None else self.standing.state
 
     @property
+    def since(self) -> float:
+        """Since when (Unix seconds) it is in that state."""
+        return max(self.standing.since, self.reported.at) if self.reported is not None else self.standing.since
+
+    @property
     def text(self) -> str:
         """What it saw, or what was reported."""
         told, text = said(self.reported)

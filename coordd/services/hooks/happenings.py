@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from coordd.config.hooks.events import LINEAGE_START
+from coordd.core.checks.reactions import told
 from coordd.core.jobs.job import iso, job_of
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import LOST, MISSED, STARTED, SUCCESS, TERMINAL, UNKNOWN
 from coordd.core.names import host_of
 from coordd.core.visible import visible
 from coordd.core.wire.events import TaskStarted
+from coordd.services.checks.news import Change
 
 # Characters of a text in an event, and bytes that it may become in JSON: one that is not ASCII becomes 6 or 12 there.
 # Three such texts, and all the rest, fit into one argument of a run.
@@ -55,17 +57,17 @@ class Happening(NamedTuple):
 
     def document(self, *, at: float, cluster: str, node: str, trace_id: str = "") -> str:
         """The JSON that a hook gets. ``trace_id``: that of its run, if there are traces."""
-        told = {
+        document = {
             "event": self.event,
             "at": iso(round(at, 3)),
             "cluster": cluster,
             "node": node,
             **dict.fromkeys(("job", "run", "attempt", "state", "reason", "sentence")),
         }
-        told.update({key: short(value) for key, value in self.fields.items()})
+        document.update({key: short(value) for key, value in self.fields.items()})
         if trace_id:
-            told["trace_id"] = trace_id
-        return json.dumps(told)
+            document["trace_id"] = trace_id
+        return json.dumps(document)
 
 
 def of_row(row: Row) -> Happening | None:
@@ -139,6 +141,21 @@ def job_breaker_opened(job: str, name: str, since: float, sentence: str) -> Happ
     """The breaker of a job has opened, at that instant (Unix seconds); each node sees the same."""
     fields = {"job": job, "reason": sentence, "state": "open", "sentence": sentence}
     return Happening("breaker.opened", f"{name} {since:.3f}", fields)
+
+
+def check_changed(change: Change) -> Happening:
+    """A check is in another state. Of one that nodes share, each node sees the same."""
+    check = change.row.check
+    fields = {
+        "node": change.row.node or None,
+        "job": check.job or None,
+        "check": check.key,
+        "state": change.row.state,
+        "reason": change.row.text or None,
+        "sentence": told(check, change.row.state, change.row.text) + f", it was {change.before}",
+    }
+    where = "" if check.shared else f" {change.row.node}"
+    return Happening(f"check.{change.row.state}", f"{check.key}{where} {change.since:.3f}", fields)
 
 
 def _of_attempt(run: str, attempt: int, node: str, state: str, reason: str, sentence: str) -> dict[str, Any]:

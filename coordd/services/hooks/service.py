@@ -32,6 +32,8 @@ from coordd.core.wire.events import Event, Task
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.breakers.view import of_jobs
+from coordd.services.checks.news import News
+from coordd.services.checks.service import Checks
 from coordd.services.driver import Driver
 from coordd.services.hooks import happenings, lineage, outcome
 from coordd.services.hooks.happenings import Happening, short
@@ -126,6 +128,8 @@ class Hooks:
         self._minute: dict[str, tuple[int, int]] = {}  # hook's job -> (minute, how many)
         self._opened: dict[str, int] = {}
         self._broken: dict[str, float] = {}  # the breakers of jobs, and when each opened last (Unix seconds)
+        self.checks: Checks | None = None  # set by the composition root
+        self._checked = News()
         self._late: set[str] = set()
         self._not_ready_at: float | None = None
         self._read_at = self._sinks_read_at = 0.0
@@ -209,7 +213,7 @@ class Hooks:
         self._hints[run] = Hint(now + after_s, now + GIVE_UP_S)
 
     def _look(self) -> None:
-        """What nobody sends: breakers, and the readiness of the cluster."""
+        """What nobody sends: breakers, checks, and the readiness of the cluster."""
         node, now = self._driver.node, self._driver.now()
         for breaker in self._driver.breakers:
             if breaker.opened > self._opened.get(breaker.name, 0):
@@ -223,6 +227,8 @@ class Hooks:
             if one.kept.state == OPEN and since > self._broken.get(one.name, 0.0):
                 self._broken[one.name] = since
                 self._offer(happenings.job_breaker_opened(one.job.name, one.name, since, one.sentence()), HEARD_S)
+        for change in self._checked.of(self.checks.rows()) if self.checks is not None else ():
+            self._offer(happenings.check_changed(change), HEARD_S if change.row.check.shared else 0.0)
         if self._readiness.problem:
             if self._not_ready_at is None and node.state in ("ready", "draining"):
                 self._not_ready_at = now.mono

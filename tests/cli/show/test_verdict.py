@@ -141,3 +141,12 @@ def test_for_programs(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
 
     assert (done.exit_code, said["code"], said["state"], said["text"]) == (1, 1, "warning", "late: etl")
     assert said["perfdata"]["late_jobs"] == "1;0;;0"
+
+
+def test_a_node_with_a_bad_check(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    counts = {"healthy": 3, "degraded": 1, "unhealthy": 2, "insecure": 1, "unavailable": 0, "unknown": 1}
+    done = checked(ctl, daemon, changed(checks=counts))
+    assert done.exit_code == 1
+    assert done.stdout.startswith("COORDD WARNING - bad checks: 2 unhealthy, 1 insecure | ")
+    assert "bad_checks=3;0;;0" in done.stdout
+    assert checked(ctl, daemon, changed(checks={**counts, "unhealthy": 0, "insecure": 0})).exit_code == 0

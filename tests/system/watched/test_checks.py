@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from support.servers.stores import redis
 
 from system.lab.cluster import Node, cluster_of
 from system.lab.processes import until
+from system.watched.test_hooks import hook, over, told
 
 CHECKS = """
 [[check]]
@@ -30,6 +32,11 @@ pass_after = 1
 
 def states(node: Node) -> dict[tuple[str, str], str]:
     return {(row["name"], row["node"]): row["state"] for row in node.call("check.list")}
+
+
+def journal(node: Node) -> list[dict[str, Any]]:
+    files = sorted((node.state_dir / "journal").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def suspended(node: Node) -> Any:
@@ -70,3 +77,23 @@ def test_a_plugin_keeps_a_job_from_a_node_and_a_redis_that_stops_suspends_one() 
         until(lambda: one.call("status")["checks"]["unhealthy"] == 2, why="both are bad")
         store.start()
         until(lambda: suspended(two) is None, why="resumed")
+
+
+def test_a_hook_is_told_once_of_a_check_that_nodes_share() -> None:
+    with cluster_of(3, backend="production") as cluster, redis() as store:
+        store_check = CHECKS[CHECKS.index('[[check]]\nname = "store"') :].format(url=store.url)
+        for node in cluster.nodes:
+            node.settings = f"{store_check}[[hook]]\n{hook(cluster, 'page', on='check.*')}\n"
+        cluster.start()
+        one = cluster.nodes[0]
+        until(lambda: "healthy" in states(one).values(), why="somebody looks")
+        store.stop()
+        over(cluster, "page", 1)
+        store.start()
+        over(cluster, "page", 2)
+        first, second = told(cluster, "page")
+        assert (first["event"], first["check"], first["state"]) == ("check.unhealthy", "store", "unhealthy")
+        assert "it was healthy" in first["sentence"]
+        assert (second["event"], second["state"]) == ("check.healthy", "healthy")
+        lines = [line for node in cluster.nodes for line in journal(node) if line["type"] == "check-changed"]
+        assert sorted(line["state"] for line in lines) == ["healthy", "healthy", "unhealthy"], "one node journals each"
