@@ -58,6 +58,11 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     problem: str = ""
 
     @property
+    def is_good(self) -> bool:
+        """True if what it says of jobs is over: it is known not to be bad, or nobody can tell any more."""
+        return not self.is_bad and (self.state != UNKNOWN or self.lost >= LOST_AFTER)
+
+    @property
     def is_bad(self) -> bool:
         """True if what it says of jobs must be done."""
         return self.state in BAD

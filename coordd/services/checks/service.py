@@ -93,6 +93,11 @@ def said(report: Hold | None) -> tuple[str, str]:
     return (state, text) if state in STATES else (UNKNOWN, "")
 
 
+def _by(check: Check) -> str:
+    """Who suspends a job, for people."""
+    return f"check {check.key}"
+
+
 class Checks:
     """All checks of one daemon."""
 
@@ -310,36 +315,52 @@ class Checks:
         self._elected.add(key)
 
     async def _look_for_all(self, check: Check) -> Result:
-        """Look, do what follows for jobs, and write it into the ledger: in this order, so that a checker that dies
-        between the two is replaced by one that does both again.
+        """Look, do what follows for jobs, and write it into the ledger.
+
+        A job is suspended before the check is written as bad, and resumed after it is written as good: a checker that
+        dies between the two is replaced by one that does what is missing.
         """
         node, key = self._driver.node, OF_CHECK + check.key
         result = await self._look(check)
-        names = [job.name for job, then in self._jobs_of(check) if then == SUSPEND]
-        holds = await self._ledger.query(lambda ledger: ledger.ask(ListOpen(jobs=tuple(names), limit=1)).holds)
+        jobs = [job for job, then in self._jobs_of(check) if then == SUSPEND]
+        names = tuple([job.name for job in jobs])
+        holds = await self._ledger.query(lambda ledger: ledger.ask(ListOpen(jobs=names, limit=1)).holds)
         hold = holds.get(key)
         before = unpack(hold.note) if hold is not None else Standing()
         standing = self._judged(check, before, result)
-        if standing.is_bad != before.is_bad:
+        if standing.is_bad and not before.is_bad:
             for name in names:
-                await self._suspend(name, check, standing, holds.get(OF_JOB + name))
+                if OF_JOB + name not in holds:
+                    await self._suspend(name, check, standing)
         ends = self._driver.now().wall + KEPT_PERIODS * check.every_s + KEPT_S
         await self._ledger.write(
             Keep(key=key, held=True, by=node.hostname, uid=os.getuid(), until=ends, note=pack(standing))
         )
+        if standing.is_good or (before.is_bad and not standing.is_bad):
+            for job in jobs:
+                suspended = holds.get(OF_JOB + job.name)
+                if suspended is not None and suspended.by == _by(check):
+                    await self._resume(job, check, standing, holds)
         if standing.state != before.state:
             self._driver.feed(node.look_again)
         return result
 
-    async def _suspend(self, job: str, check: Check, standing: Standing, hold: Hold | None) -> None:
-        """Suspend the job, or end that, unless a person has suspended it."""
-        by, uid = f"check {check.key}", os.getuid()
-        if hold is not None and hold.by != by:
-            return
-        note = reactions.told(check, standing.state, standing.text)
-        suspended = standing.is_bad
-        await self._ledger.write(Suspend(job=job, suspended=suspended, by=by, uid=uid, note=note if suspended else ""))
-        self._driver.journal_control("job.suspend" if suspended else "job.resume", f"{job}: {note}", uid, by)
+    async def _suspend(self, job: str, check: Check, standing: Standing) -> None:
+        note, uid = reactions.told(check, standing.state, standing.text), os.getuid()
+        await self._ledger.write(Suspend(job=job, suspended=True, by=_by(check), uid=uid, note=note))
+        self._driver.journal_control("job.suspend", f"{job}: {note}", uid, _by(check))
+
+    async def _resume(self, job: Job, check: Check, standing: Standing, holds: Mapping[str, Hold]) -> None:
+        """End what this check has suspended, unless another check of the job is bad: then that one holds it."""
+        for other, then in reactions.uses(job, self._checks):
+            if then == SUSPEND and other.key != check.key and (hold := holds.get(OF_CHECK + other.key)) is not None:
+                found = unpack(hold.note)
+                if found.is_bad:
+                    await self._suspend(job.name, other, found)
+                    return
+        note, uid = reactions.told(check, standing.state, standing.text), os.getuid()
+        await self._ledger.write(Suspend(job=job.name, suspended=False, by=_by(check), uid=uid))
+        self._driver.journal_control("job.resume", f"{job.name}: {note}", uid, _by(check))
 
     def _jobs_of(self, check: Check) -> Iterator[tuple[Job, str]]:
         for job in self._driver.node.jobs.values():

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import structs
 from structlog.testing import capture_logs
 from support.small_cluster import EPOCH, job
 
 from coordd.core.checks.check import Check, Use
-from coordd.core.checks.state import INSECURE, Result, unpack
+from coordd.core.checks.state import INSECURE, LOST_AFTER, Result, unpack
 from coordd.core.ledger.requests import Keep, Suspend
 from coordd.core.ledger.rows import OF_CHECK, OF_JOB, OF_REPORTED, Hold
 from coordd.core.ready import Now
@@ -32,6 +33,7 @@ class Place:
         self.holds: dict[str, Hold] = {}
         self.won: dict[str, str] = {}
         self.down = False
+        self.dies = False  # the node that resumes a job
         self.suspensions: list[tuple[str, bool, str]] = []
         monkeypatch.setattr(module, "boottime", lambda: self.mono)
 
@@ -48,6 +50,8 @@ class Place:
         if self.down:
             raise UnavailableError("no ledger")
         if isinstance(request, Suspend):
+            if self.dies and not request.suspended:
+                raise UnavailableError("it died")
             self.suspensions.append((request.job, request.suspended, request.by))
             key, held = OF_JOB + request.job, request.suspended
         else:
@@ -165,7 +169,8 @@ def test_a_job_is_suspended_once_and_resumed_and_a_person_goes_first(monkeypatch
     assert seen("unhealthy") == [("sales", True, "check api")]
     assert seen("unhealthy") == seen(INSECURE) == []
     del place.holds[OF_JOB + "sales"]  # a person resumes it: the check does not suspend it again
-    assert seen("unhealthy") == []
+    assert seen("unhealthy") == seen("healthy") == []
+    assert seen("unhealthy") == [("sales", True, "check api")]
     assert seen("healthy") == [("sales", False, "check api")]
     place.holds[OF_JOB + "sales"] = Hold(by="maria", at=place.wall)
     assert seen("unhealthy") == seen("healthy") == []
@@ -175,6 +180,64 @@ def test_a_job_is_suspended_once_and_resumed_and_a_person_goes_first(monkeypatch
         seen("unhealthy")
     place.down = False
     assert place.holds[OF_CHECK + "api"].by == "a"
+
+
+def test_what_a_checker_left_undone_is_done_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It died after it had written that the check is good, and before it resumed the job."""
+    place = Place(monkeypatch)
+    sales = {"sales": job(uses=(Use("api", "suspend"),))}
+    a, b = Machine(place, "a", SHARED, **sales), Machine(place, "b", SHARED, **sales)
+    a.sees = "unhealthy"
+    for _ in range(2):
+        a.turn()
+    assert OF_JOB + "sales" in place.holds
+    a.sees, place.dies = "healthy", True
+    with pytest.raises(UnavailableError):
+        a.turn()
+    assert unpack(place.holds[OF_CHECK + "api"].note).state == "healthy"
+    assert OF_JOB + "sales" in place.holds
+    place.dies = False
+    b.turn()
+    place.mono += 60.0
+    for _ in range(2):
+        b.turn()
+    assert by(place) == "b"
+    assert OF_JOB + "sales" not in place.holds
+
+
+def test_a_job_that_two_checks_suspend_waits_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    other = structs.replace(SHARED, name="queue")
+    a = Machine(place, "a", SHARED, other, sales=job(uses=(Use("api", "suspend"), Use("queue", "suspend"))))
+
+    def seen(check: Check, state: str) -> str:
+        place.mono += 10.0
+        a.sees = state
+        a.turn(check)
+        hold = place.holds.get(OF_JOB + "sales")
+        return hold.by if hold is not None else ""
+
+    for check in (SHARED, other):
+        seen(check, "healthy")
+    assert [seen(SHARED, "unhealthy"), seen(other, "insecure")] == ["check api"] * 2
+    assert seen(SHARED, "healthy") == "check queue", "the other one holds it now"
+    assert seen(SHARED, "healthy") == "check queue"
+    assert seen(other, "healthy") == ""
+
+
+def test_a_job_stays_suspended_while_nothing_is_known_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a = Machine(place, "a", SHARED, sales=job(uses=(Use("api", "suspend"),)))
+    a.turn()
+    place.holds[OF_JOB + "sales"] = Hold(by="check api", at=place.wall)  # the standing has ended with its hold
+    a.sees = "unknown"
+    for _ in range(LOST_AFTER - 1):
+        place.mono += 10.0
+        a.turn()
+    assert OF_JOB + "sales" in place.holds
+    place.mono += 10.0
+    a.turn()
+    assert OF_JOB + "sales" not in place.holds
 
 
 def test_a_change_is_told_once_and_jobs_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
