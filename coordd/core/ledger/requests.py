@@ -70,8 +70,8 @@ class Claim(Request[Answer]):
     """A node asks for one attempt.
 
     ``watched`` is the claimant's own observation of the holder, or None. ``settled``: fire times up to there are
-    settled under the job's misfire policy. ``opens``: the row of a triggered run is made if there is none; a node that
-    knows the run only from an election says no.
+    settled under the job's misfire policy. ``opens``: the row is made if there is none; a node that
+    knows a triggered run only from an election says no, and each node of a child's period, which its parents open.
     """
 
     op = "claim"

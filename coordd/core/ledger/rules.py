@@ -140,7 +140,7 @@ class Rules(People, Rerunning, Adopting):
         if row is None:
             if claim.attempt != 0 or (of.scheduled and self._settled(job, of.due, now)):
                 return Answer(FINISHED, state=SETTLED)
-            if not of.scheduled and not claim.opens:
+            if not claim.opens:
                 return Answer(UNRECORDED)
             refused = self._opens(store, job, of, now)
             if refused is not None:

@@ -398,7 +398,7 @@ class Pursuits(Line):
             lease_s=job.lease_s,
             watched=pursuit.watch.watched(now.mono) if pursuit.watch else None,
             settled=pursuit.settled,
-            opens=pursuit.recorded,
+            opens=job.follows is None if action.scheduled else pursuit.recorded,
         )
         ctx.ask(claim, partial(self.claim_answered, pursuit, claim))
 

@@ -12,6 +12,7 @@ from coordd.core.jobs.after import GRACE_S, parents_of, was_missed
 from coordd.core.jobs.job import After, Job, scheduled_run
 from coordd.core.ledger.rows import LedgerTime, Row
 from coordd.core.ledger.runner_requests import Report
+from coordd.core.wire.events import Action
 
 HOUR_S = 3600.0
 FIRST = EPOCH + HOUR_S
@@ -130,6 +131,23 @@ def test_past_within_the_child_is_missed_and_names_who_was_absent() -> None:
     assert row.state == "missed"
     assert was_missed(row.reason) == "a (failure)"
     assert nodes.launches(row.run) == []
+
+
+def test_a_missed_child_whose_row_is_lost_before_its_claim_is_not_launched() -> None:
+    """The ledger went back between a node's sweep and its claim: a claim writes no row that the parents have not."""
+    nodes = made(parent("a"), parent("b"), child("a", "b", within_s=60.0), names="ab")
+    to(nodes, FIRST + 10)
+    end(nodes, scheduled_run("a", FIRST), "failure")
+    run = scheduled_run("child", FIRST)
+    action, shell = Action("child", run, 0, FIRST, True, "d1"), nodes.shells["a"]
+    shell.do(lambda now: shell.node.pursuits.begin(action, now, in_ledger=True))
+    nodes.wait(20.0)
+    assert (nodes.launches(run), rows(nodes)) == ([], [])
+
+    nodes.wait(60.0)
+    [row] = rows(nodes)
+    assert (row.state, was_missed(row.reason)) == ("missed", "a (failure), b")
+    assert nodes.launches(run) == []
 
 
 def test_parents_that_ended_before_the_definition_counted_open_nothing() -> None:

@@ -13,7 +13,7 @@
 --   settled_as        text; what became of them, or "" for nothing to record
 --   settled_after     Unix seconds; after it, the caller's schedule has
 --   settled_count     number; of fire times, up to there; below 0: not counted
---   opens             1: the row of a triggered run is made if there is none
+--   opens             1: the row is made if there is none
 -- Answers:
 --   granted           token, left_s, in_s, args, attempt; in_s: until its time
 --   held              by, left_s, state, until_token; by whom. until_token: "<token> <beat>"
@@ -23,7 +23,7 @@
 --   early             state, in_s; it lies too far ahead
 --   differs           state, in_s; the run, or its job, has another definition
 --   outdated          state, in_s; the caller goes by other rules than those in force
---   unrecorded        nothing; a triggered run without a row, and it is not made
+--   unrecorded        nothing; a run without a row, and it is not made
 --   recovering        left_s, in_s; the ledger went back, and waits this long for restorations
 --   bad               by; a row that is needed is damaged: which, and how
 --
@@ -225,7 +225,7 @@ if not row then
   if claim.attempt ~= 0 or of.scheduled == 1 and of.due <= job.horizon then
     return answer(FINISHED, { state = SETTLED })
   end
-  if of.scheduled ~= 1 and claim.opens ~= 1 then return answer(UNRECORDED, {}) end
+  if claim.opens ~= 1 then return answer(UNRECORDED, {}) end
   local word, in_s = refused(job, of)
   if word then return answer(word, { state = word == FINISHED and SETTLED or '', in_s = in_s or 0 }) end
   row = new_row(of)
