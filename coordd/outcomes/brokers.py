@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl
 
-from coordd.adapters.secrets import password, tls_context
+from coordd.adapters.bus.where import of_amqp, of_redis
+from coordd.adapters.secrets import password, redis_tls, tls_of
+from coordd.config.sections import ClusterConfig
 from coordd.errors import UnavailableError
 
 JSON = "application/json"
@@ -50,20 +51,14 @@ def to_amqp(
 
 
 async def _to_amqp(url: str, message: Any, secret: str, ca: str) -> str:
-    from aio_pika import connect
     from aio_pika.exceptions import DeliveryError
 
-    parts, said = urlsplit(url), dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    context = tls_context(ca) if parts.scheme == "amqps" else None
-    connection = await connect(
-        host=str(parts.hostname),
-        port=parts.port or (5671 if context else 5672),
-        login=unquote(parts.username or "guest"),
-        password=secret or ("" if parts.username else "guest"),
-        virtualhost=unquote(parts.path.removeprefix("/")) or "/",
-        ssl=context is not None,
-        ssl_context=context,
-    )
+    from coordd.adapters.bus.amqp_connect import connect
+
+    to, said = _split(url)
+    where = of_amqp(to)
+    tls = tls_of(to, ClusterConfig(tls_ca=ca))
+    connection = await connect(where=where, password=secret or where.password, tls=tls, name="coordd outcome")
     async with connection:
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         name = said.get("exchange", "")
@@ -72,8 +67,8 @@ async def _to_amqp(url: str, message: Any, secret: str, ca: str) -> str:
         try:
             await exchange.publish(message, key, mandatory=True)
         except DeliveryError as exc:
-            where = f"exchange {name!r} with the key {key!r}" if name else f"queue {key!r}"
-            raise UnavailableError(f"the broker has no queue for {where}: declare it first") from exc
+            there = f"exchange {name!r} with the key {key!r}" if name else f"queue {key!r}"
+            raise UnavailableError(f"the broker has no queue for {there}: declare it first") from exc
     return f"published to {name or key}"
 
 
@@ -83,21 +78,16 @@ def to_redis(url: str, ident: str, document: str, *, password_file: str, ca: str
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    parts, said = urlsplit(url), dict(parse_qsl(urlsplit(url).query))
-    secret = password(password_file, "")
-    encrypted: dict[str, Any] = {}
-    if parts.scheme == "rediss":
-        encrypted = {"ssl": True, "ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
-        if ca:
-            encrypted["ssl_ca_certs"] = ca
+    to, said = _split(url)
+    where = of_redis(to)
     with redis.Redis(
-        host=str(parts.hostname),
-        port=parts.port or 6379,
-        db=int(parts.path.removeprefix("/") or 0),
-        username=unquote(parts.username) if parts.username else None,
-        password=secret or None,
+        host=where.host,
+        port=where.port,
+        db=int(where.space),
+        username=where.user or None,
+        password=password(password_file, "") or where.password or None,
         retry=Retry(NoBackoff(), 0),  # the run is what is tried again
-        **encrypted,
+        **redis_tls(to, ClusterConfig(tls_ca=ca)),
     ) as client:
         if "stream" in said:
             entry = client.xadd(said["stream"], {"id": ident, "outcome": document}, maxlen=STREAM_MAX, approximate=True)
@@ -106,3 +96,9 @@ def to_redis(url: str, ident: str, document: str, *, password_file: str, ca: str
         if client.eval(_PUT, 1, said["hash"], ident, document, attempt):
             return f"put into {said['hash']}"
         return f"{said['hash']} has a later attempt of {ident}"
+
+
+def _split(url: str) -> tuple[str, dict[str, str]]:
+    """The address as the buses take it, and what is meant there."""
+    to, _, query = url.partition("?")
+    return to, dict(parse_qsl(query, keep_blank_values=True))

@@ -10,15 +10,11 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Callable, Sequence
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from coordd.adapters.bus.amqp_session import AmqpSession, Names
-from coordd.adapters.bus.brokered_bus import BrokeredBus, Session, Where
-from coordd.config.addresses import UNVERIFIED
-from coordd.core.redaction import redact_text
+from coordd.adapters.bus.brokered_bus import BrokeredBus, Session
+from coordd.adapters.bus.where import of_amqp
 from coordd.errors import ConfigError
-
-PORTS = {"amqp": 5672, "amqps": 5671}
 
 # AMQP's limit for a name.
 NAME_BYTES_MAX = 255
@@ -54,7 +50,7 @@ class AmqpBus(BrokeredBus):
         super().__init__(
             urls,
             full_hostname,
-            address=address,
+            address=of_amqp,
             password=password,
             tls=tls,
             heartbeat_s=heartbeat_s,
@@ -75,29 +71,3 @@ class AmqpBus(BrokeredBus):
         session = AmqpSession(self._where[url], names, self, round(self._heartbeat_s))
         await session.open(*credentials)
         return session
-
-
-def address(url: str) -> Where:
-    """Split a broker's URL into its parts. Raises ConfigError when it cannot be used."""
-    shown = redact_text(url)
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORTS[parts.scheme]
-    except (ValueError, KeyError) as exc:
-        raise ConfigError(f"[cluster] bus: {shown} is not amqp(s)://[USER@]HOST[:PORT][/VHOST]") from exc
-    if not parts.hostname:
-        raise ConfigError(f"[cluster] bus: {shown} names no host")
-    unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
-    if unknown or parts.fragment:
-        raise ConfigError(
-            f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
-        )
-    vhost = unquote(parts.path[1:]) or "/"
-    return Where(
-        f"RabbitMQ at {parts.hostname}:{port}",
-        parts.hostname,
-        port,
-        unquote(parts.username or "guest"),
-        unquote(parts.password or "guest"),
-        vhost,
-    )

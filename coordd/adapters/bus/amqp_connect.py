@@ -14,7 +14,7 @@ from typing import Any
 from aio_pika.connection import Connection, make_url
 from yarl import URL
 
-from coordd.adapters.bus.brokered_bus import Where
+from coordd.adapters.bus.where import Where
 
 # The timeout (seconds) of a farewell.
 FAREWELL_S = 1.0

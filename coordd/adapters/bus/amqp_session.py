@@ -21,7 +21,8 @@ from yarl import URL
 
 from coordd.adapters.bus.amqp_connect import url_of
 from coordd.adapters.bus.amqp_frames import Publishing, Tap, Tapped, own_end
-from coordd.adapters.bus.brokered_bus import Listener, Outgoing, Where
+from coordd.adapters.bus.brokered_bus import Listener, Outgoing
+from coordd.adapters.bus.where import Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import CoorddError, UnavailableError

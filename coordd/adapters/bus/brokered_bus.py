@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from coordd.adapters.bus.aio import Aio, Crossing, open_aio
+from coordd.adapters.bus.where import Where
 from coordd.config.addresses import ENCRYPTED, unverified
 from coordd.core.redaction import redact_text
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
@@ -61,17 +62,6 @@ def _believing(tls: ssl.SSLContext) -> ssl.SSLContext:
     believing.check_hostname = False
     believing.verify_mode = ssl.CERT_NONE
     return believing
-
-
-class Where(NamedTuple):
-    """One broker address, as its URL says it."""
-
-    shown: str  # for people, without the password
-    host: str
-    port: int
-    user: str
-    password: str
-    space: str  # RabbitMQ's virtual host, the number of Redis' database
 
 
 class Outgoing(NamedTuple):

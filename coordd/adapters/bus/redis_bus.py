@@ -13,7 +13,6 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.asyncio import Connection
 from redis.asyncio.retry import Retry
@@ -28,14 +27,11 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from coordd.adapters.bus.brokered_bus import BrokeredBus, Listener, Outgoing, Session, Where
+from coordd.adapters.bus.brokered_bus import BrokeredBus, Listener, Outgoing, Session
+from coordd.adapters.bus.where import Where, of_redis
 from coordd.adapters.tls_errors import tls_error, tls_sentence
-from coordd.config.addresses import UNVERIFIED
-from coordd.core.redaction import redact_text
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import ConfigError, CoorddError, UnavailableError
-
-PORT = 6379
 
 # A message starts with its sender's name, after one byte for the length.
 NAME_BYTES_MAX = 255
@@ -78,7 +74,7 @@ class RedisBus(BrokeredBus):
         super().__init__(
             urls,
             full_hostname,
-            address=address,
+            address=of_redis,
             password=password,
             tls=tls,
             heartbeat_s=heartbeat_s,
@@ -332,29 +328,3 @@ def sentence(where: Where, exc: BaseException) -> str:
     if isinstance(exc, EOFError) or "closed by server" in text.lower():
         return f"{shown} closed the connection"
     return f"{shown} cannot be used: {text}"
-
-
-def address(url: str) -> Where:
-    """Split a Redis URL into its parts. Raises ConfigError when it cannot be used."""
-    shown = redact_text(url)
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORT
-        database = int(parts.path[1:] or 0)
-    except ValueError as exc:
-        raise ConfigError(f"[cluster] bus: {shown} is not redis(s)://[USER@]HOST[:PORT][/DATABASE]") from exc
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or database < 0:
-        raise ConfigError(f"[cluster] bus: {shown} is not redis(s)://[USER@]HOST[:PORT][/DATABASE]")
-    unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
-    if unknown or parts.fragment:
-        raise ConfigError(
-            f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
-        )
-    return Where(
-        f"Redis at {parts.hostname}:{port}",
-        parts.hostname,
-        port,
-        unquote(parts.username or ""),
-        unquote(parts.password or ""),
-        str(database),
-    )

@@ -12,9 +12,8 @@ import trio
 from aio_pika import DeliveryMode, ExchangeType, Message
 
 from coordd.adapters.bus.aio import Aio, Crossing, open_aio
-from coordd.adapters.bus.amqp_bus import address
 from coordd.adapters.bus.amqp_connect import FAREWELL_S, connect, farewell
-from coordd.adapters.bus.brokered_bus import Where
+from coordd.adapters.bus.where import Where, of_amqp
 from coordd.core.redaction import redact_text
 
 # What waits for the broker; beyond it the oldest are dropped, because only newest events help a person who looks.
@@ -57,7 +56,7 @@ class AmqpMirror:
         """
         self.exchange = exchange
         self.error = NOT_YET
-        self._where = {url: address(url) for url in urls}
+        self._where = {url: of_amqp(url) for url in urls}
         self._hostname = hostname
         self._password = password
         self._tls = tls

@@ -18,8 +18,8 @@ from aio_pika import DeliveryMode, Message
 from aio_pika.exceptions import ChannelNotFoundEntity
 
 from coordd.adapters.bus.aio import Aio
-from coordd.adapters.bus.amqp_bus import address
 from coordd.adapters.bus.amqp_connect import connect, farewell
+from coordd.adapters.bus.where import of_amqp
 from coordd.adapters.triggers import documents
 from coordd.core.redaction import redact_text
 from coordd.core.triggers.messages import Batch, Dead, Message as Found
@@ -62,7 +62,7 @@ class AmqpQueue:
         """``name``: of the connection, for people. ``aio``: the thread of asyncio. ``password``, ``tls``: called at
         each connection; both may raise UnavailableError or ConfigError.
         """
-        self._where = address(url)
+        self._where = of_amqp(url)
         self._name, self._queue_name, self._dead_name = name, queue, f"{queue}.dead"
         self._aio = aio
         self._password = password

@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
 from redis.retry import Retry
 
-from coordd.adapters.bus.redis_bus import address
+from coordd.adapters.bus.where import of_redis
 from coordd.core.redaction import redact_text
 from coordd.core.triggers.bodies import BODY_BYTES_MAX, FIELDS_MAX
 from coordd.core.triggers.messages import Batch, Dead, Message
@@ -120,7 +120,7 @@ class RedisStream:
         """``password``, ``tls``: redis-py's parameters; called at each connection. Both may raise UnavailableError or
         ConfigError.
         """
-        self._where = address(url)
+        self._where = of_redis(url)
         self._keys = (stream, f"{stream}:dead")
         self._group = group
         self._password = password

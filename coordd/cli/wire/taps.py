@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from typing import IO, Any, Protocol
 
 from coordd.adapters import secrets
-from coordd.adapters.bus import amqp_bus, redis_bus
-from coordd.adapters.bus.brokered_bus import Where
+from coordd.adapters.bus.where import Where, of_amqp, of_redis
 from coordd.cli.wire.reading import EVERYBODY, Raw
 from coordd.config.sections import ClusterConfig
 from coordd.core.ledger.words import INSTANT_MAX
@@ -104,7 +103,7 @@ class AmqpTap:
         self._loop = asyncio.new_event_loop()
         self._connection: Any = None
         self._queue: Any = None
-        where = amqp_bus.address(url)
+        where = of_amqp(url)
         try:
             self._loop.run_until_complete(asyncio.wait_for(self._open(cluster, url, where), CONNECT_S))
         except UnavailableError:
@@ -175,7 +174,7 @@ class RedisTap:
         self._all = f"coordd:{{{cluster.name}}}:all"
         self._inbox = f"coordd:{{{cluster.name}}}:inbox:"
         self._names: set[str] = set()
-        where = redis_bus.address(url)
+        where = of_redis(url)
         self._client = redis.Redis(
             host=where.host,
             port=where.port,

@@ -22,8 +22,9 @@ from support.servers.rights import rabbit_regex
 
 from contract.bus.listeners import DEADLINE_S, receiving, run, talk, until
 from coordd.adapters.bus import amqp_frames, amqp_session
-from coordd.adapters.bus.amqp_bus import AmqpBus, address
+from coordd.adapters.bus.amqp_bus import AmqpBus
 from coordd.adapters.bus.amqp_frames import HEARTBEAT, Publishing, Tap, own_end
+from coordd.adapters.bus.where import of_amqp
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import ConfigError, UnavailableError
 
@@ -237,9 +238,9 @@ class TestRefusals:
             AmqpBus(["amqp://h/"], "a" * 200 + ".1", cluster="c" * 60)
 
     def test_what_a_url_says(self) -> None:
-        where = address("amqp://me%40here:p%3A@h/my%2Fhost")
+        where = of_amqp("amqp://me%40here:p%3A@h/my%2Fhost")
         assert where[1:] == ("h", 5672, "me@here", "p:", "my/host")
-        assert address("amqps://h")[1:] == ("h", 5671, "guest", "guest", "/")
+        assert of_amqp("amqps://h")[1:] == ("h", 5671, "guest", "guest", "/")
 
 
 def test_tls_verifies_and_says_so(cluster: str, tmp_path: Any) -> None:

@@ -12,7 +12,8 @@ from support.servers.rights import redis_rules
 
 from contract.bus.listeners import receiving, run, talk, until
 from coordd.adapters.bus import redis_bus
-from coordd.adapters.bus.redis_bus import RedisBus, address
+from coordd.adapters.bus.redis_bus import RedisBus
+from coordd.adapters.bus.where import of_redis
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import ConfigError
 
@@ -128,5 +129,5 @@ def test_a_url_that_cannot_be_used(url: str) -> None:
 
 
 def test_what_a_url_says() -> None:
-    assert address("redis://me:p%3A@h/3")[1:] == ("h", 6379, "me", "p:", "3")
-    assert address("rediss://:only@h:7000")[1:] == ("h", 7000, "", "only", "0")
+    assert of_redis("redis://me:p%3A@h/3")[1:] == ("h", 6379, "me", "p:", "3")
+    assert of_redis("rediss://:only@h:7000")[1:] == ("h", 7000, "", "only", "0")
