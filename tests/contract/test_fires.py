@@ -158,6 +158,35 @@ def test_another_schedule_settles_what_the_one_before_left(nodes: Nodes) -> None
     assert told(nodes) == [(0.0, 10.0, "changed")]
 
 
+@pytest.mark.parametrize("how", ["changed", "returned", "restored"])
+def test_a_definition_that_begins_to_count_earlier_than_the_one_before_opens_what_that_one_settled(
+    nodes: Nodes, how: str
+) -> None:
+    """The clock was ahead when the one before was activated. No sweep has seen its job since."""
+    nodes.clock.step(10 * MINUTE_S)
+    nodes.ask(Activate(job="sales", digest="d2", schedule="s2", how="changed", by="a"))
+    nodes.clock.step(-6 * MINUTE_S)
+    at = EPOCH + 4 * MINUTE_S
+    back = Activate(job="sales", digest="d3", schedule="s3", how=how, by="a", sequence=9, counts_from=at)
+    assert nodes.ask(back).word == "ok"
+
+    assert told(nodes) == [(0.0, 4.0, "changed")]
+    nodes.clock.step(MINUTE_S)
+    assert claim(nodes, 5.0, digest="d3").word == "granted"
+
+
+def test_a_definition_that_begins_to_count_earlier_moves_no_horizon(nodes: Nodes) -> None:
+    """What a launch has settled stays so."""
+    nodes.clock.step(5 * MINUTE_S)
+    assert claim(nodes, 5.0, Settled(EPOCH + 4 * MINUTE_S, "coalesced", EPOCH, 4)).word == "granted"
+    nodes.clock.step(5 * MINUTE_S)
+    nodes.ask(Activate(job="sales", digest="d2", schedule="s2", how="changed", by="a"))
+    nodes.clock.step(-8 * MINUTE_S)
+    nodes.ask(Activate(job="sales", digest="d3", schedule="s3", how="changed", by="a"))
+
+    assert told(nodes) == [(0.0, 4.0, "coalesced")]
+
+
 def test_retention_forgets_the_record_up_to_the_run_that_it_forgets(nodes: Nodes) -> None:
     nodes.clock.step(5 * MINUTE_S)
     nodes.report(nodes.started(of(nodes, 3.0), settled=Settled(EPOCH + 2 * MINUTE_S, "coalesced")))

@@ -345,6 +345,6 @@ def worlds(mutant: Mutant) -> Iterator[Plan]:
     if mutant.near is None:
         yield from (draw(seed, mutant.faults, mutant.forgets) for seed in itertools.count())
         return
-    whole = draw(mutant.near)
+    whole = draw(mutant.near, mutant.faults)
     yield whole
-    yield from (draw(mutant.near, without=frozenset((part,))) for part in whole.labels())
+    yield from (draw(mutant.near, mutant.faults, without=frozenset((part,))) for part in whole.labels())

@@ -97,14 +97,18 @@ class Fires(Holds):
     """Records what becomes of fire times without a row. ``store`` is one transaction; ``now`` is the ledger's time."""
 
     def activate(self, store: "Store", said: "Activate", now: LedgerTime) -> Answer:
-        """As in ``Standing``. What the earlier definition had to launch up to now, and nobody launched, is settled."""
+        """As in ``Standing``. What the earlier definition had to launch up to now, and nobody launched, is settled.
+
+        If the earlier one was dated by a clock that was ahead, its fire times after this instant are not settled.
+        """
         before = self._known(store, said.job)
         answer = super().activate(store, said, now)
         job = self._known(store, said.job)
-        if answer.word != OK or said.how == "restored" or before is None or not before.digest or job is None:
+        if answer.word != OK or before is None or job is None or job.sequence == before.sequence:
             return answer
-        if job.counts_from > before.counts_from:
+        if before.digest and said.how != "restored" and job.counts_from > before.counts_from:
             self._settle_to(store, job, job.counts_from, REDEFINED)
+        self._clock_is_right(store, job)  # the clock that dated the earlier one may have been ahead
         return answer
 
     def _told(self, store: "Store", name: str) -> "JobRow | None":

@@ -11,7 +11,7 @@ activates none of its own, but a definition that the ledger has forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -70,14 +70,14 @@ class Definitions:
                 continue
             current = answer.current.get(name)
             sequence = current.sequence if current else 0
-            if current is not None and current.digest == job.digest and not self._returns(name, sequence):
+            if current is not None and current.digest == job.digest and not self._returns(name, current):
                 self._look_who_brought_it(name, current)
                 self._keep(name, Had(job.digest, current.sequence, current.counts_from))
             elif name in self.asked:
                 self.stale[name] = ASKED
             elif self._is_mine(name, job, sequence):
                 if len(self.asked) < AT_A_TIME:
-                    self._bring(name, job)
+                    self._bring(name, job, current)
                 self.stale[name] = ASKED
             elif self.published:
                 self.stale[name] = NOT_IN_FORCE
@@ -92,7 +92,7 @@ class Definitions:
         before, self._ctx.jobs = self._ctx.jobs, dict(jobs)
         self._ctx.keep_past((*self._earlier, *before.values()))
         self._earlier = ()
-        self._look(now)
+        self._look({name for name, job in before.items() if job.opens}, now)
         return before
 
     def recall(self, earlier: Iterable[Job]) -> None:
@@ -103,11 +103,11 @@ class Definitions:
         """The definitions that a later life of this node may need: the present ones, after the earlier ones."""
         return [*(one for past in self._ctx.past.values() for one in past), *self._ctx.jobs.values()]
 
-    def _look(self, now: Now) -> None:
-        """Note the jobs that have no schedule here any more."""
+    def _look(self, were_here: Container[str], now: Now) -> None:
+        """Note the jobs that have no schedule here any more; also one that was back for less than a sweep."""
         since = now.wall - self._ctx.skew_s(now)
-        gone = {name for name, had in self.had.items() if had.digest and not self._is_here(name)}
-        for name in gone:
+        had_it = [name for name, had in self.had.items() if had.digest or name in were_here]
+        for name in (name for name in had_it if not self._is_here(name)):
             self._keep(name, Had("", self.had[name].sequence, since))
             self.brought_back.discard(name)
         for name, had in self.asked.items():
@@ -126,14 +126,17 @@ class Definitions:
         if not had.digest and current.counts_from > had.counts_from > 0.0:
             self.brought_back.add(name)
 
-    def _returns(self, name: str, sequence: int) -> bool:
-        """The job was gone here, and no other node has activated it since.
+    def _returns(self, name: str, current: Current) -> bool:
+        """The job was gone here, and no other node has brought it back since: its definition counts under no higher
+        sequence, or under one from before it was gone.
 
         Not so in a published revision: the ledger itself ends and begins its definitions, and a job may be missing here
         only because the store, and this node's copy, could not be read for a while.
         """
         had = self.had.get(name)
-        return not self.published and had is not None and not had.digest and had.sequence >= sequence
+        if self.published or had is None or had.digest:
+            return False
+        return had.sequence >= current.sequence or current.counts_from <= had.counts_from
 
     def _answered(self, name: str, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger's answer to an activation."""
@@ -155,13 +158,15 @@ class Definitions:
             return had is not None and had.digest == job.digest and had.sequence > sequence
         return had is None or had.digest != job.digest or had.sequence > sequence
 
-    def _bring(self, name: str, job: Job) -> None:
+    def _bring(self, name: str, job: Job, current: Current | None) -> None:
         had = self.had.get(name)
         by = self._ctx.full_hostname
         if had is not None and had.digest == job.digest:
             self._ask(name, had, job.schedule_digest, "restored", by)
         elif had is not None and not had.digest:
-            self._ask(name, Had(job.digest, had.sequence), job.schedule_digest, "returned", by)
+            same = current is not None and current.digest == job.digest
+            sequence = max(had.sequence, current.sequence) if current is not None and same else had.sequence
+            self._ask(name, Had(job.digest, sequence), job.schedule_digest, "returned", by)
         else:
             how = "new" if had is None else "changed"
             self._ask(name, Had(job.digest, had.sequence if had else 0), job.schedule_digest, how, by)

@@ -239,6 +239,69 @@ def test_a_job_that_counts_since_before_it_was_removed_here_opens_nothing_that_i
     assert begun(lone) == []
 
 
+def test_a_job_that_was_back_for_less_than_a_sweep_counts_from_its_last_return() -> None:
+    """Another node had brought it back meanwhile, before it was removed everywhere for the second time."""
+    lone = started(hourly("d1"))
+    swept(lone, (3, "d1", EPOCH))
+    lone.pass_time(MINUTE_S)
+    lone.do(lone.node.set_jobs, {})
+    lone.pass_time(HOUR_S)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    lone.pass_time(MINUTE_S)
+    lone.do(lone.node.set_jobs, {})
+    lone.pass_time(2 * HOUR_S)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (4, "d1", EPOCH + HOUR_S + 1.5 * MINUTE_S))
+
+    (asked,) = lone.waiting(Activate)
+    assert (asked.digest, asked.how, asked.sequence) == ("d1", "returned", 4)
+    assert begun(lone) == []
+    lone.answer("activate", Answer("ok", token=5))
+    swept(lone, (5, "d1", lone.now.wall))
+    assert begun(lone) == []
+    lone.wait(HOUR_S)
+    assert begun(lone) == [scheduled_run("sales", EPOCH + 4 * HOUR_S)]
+
+
+def test_a_job_that_comes_back_at_a_restart_after_a_second_absence_opens_nothing_of_it() -> None:
+    """No reload says when its file came."""
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.had = {"sales": Had("", 3, EPOCH + 2 * MINUTE_S)}
+    lone.pass_time(2.5 * HOUR_S)
+    swept(lone, (4, "d1", EPOCH + MINUTE_S))
+
+    assert lone.waiting(Activate)[0].how == "returned"
+    assert begun(lone) == []
+
+
+def test_a_first_schedule_that_was_here_for_less_than_a_sweep_counts_from_its_last_return() -> None:
+    lone = started(structs.replace(job(digest="d0"), schedule=None))
+    swept(lone, None)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    lone.pass_time(HOUR_S)
+    lone.do(lone.node.set_jobs, {})
+    lone.pass_time(2 * HOUR_S)
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (1, "d1", EPOCH + MINUTE_S))
+
+    (asked,) = lone.waiting(Activate)
+    assert (asked.how, asked.sequence) == ("returned", 1)
+    assert begun(lone) == []
+
+
+def test_a_job_that_returns_with_an_old_definition_replaces_no_newer_one() -> None:
+    """A node that was away has the file of before. Which one counts says the ledger."""
+    lone = started(hourly("d1"))
+    swept(lone, (3, "d1", EPOCH))
+    lone.pass_time(MINUTE_S)
+    lone.do(lone.node.set_jobs, {})
+    lone.do(lone.node.set_jobs, {"sales": hourly("d1")})
+    swept(lone, (4, "d2", EPOCH))
+
+    (asked,) = lone.waiting(Activate)
+    assert (asked.how, asked.sequence) == ("returned", 3)  # below 4: the ledger refuses a digest that it knows
+
+
 def test_a_job_that_is_removed_while_it_is_activated_returns_all_the_same() -> None:
     lone = started(hourly("d1"))
     swept(lone, None)

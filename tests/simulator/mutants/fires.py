@@ -53,6 +53,14 @@ def _a_fire_time_is_passed_over_before_a_row_is_refused(real: Any, self: Fires, 
     return answer
 
 
+@instead(Fires, "activate")
+def _an_activation_leaves_what_a_clock_settled_that_was_ahead(
+    real: Any, self: Fires, store: Any, said: Any, now: Any
+) -> Any:
+    with mock.patch.object(Fires, "_clock_is_right", lambda *_: None):
+        return real(self, store, said, now)
+
+
 @instead(Plan, "read")
 def _a_plan_knows_no_limit(real: Any, text: str) -> Any:
     plan = real(text)
@@ -104,6 +112,13 @@ MUTANTS = (
         "§6 fire times without a row: a fire time keeps its decision",
         "F",
         _the_last_word_counts,
+    ),
+    Mutant(
+        "what a clock settled that was ahead stays settled for the next definition",
+        "§6 fire times without a row: a definition that begins to count earlier cuts the stretch off",
+        "F",
+        _an_activation_leaves_what_a_clock_settled_that_was_ahead,
+        near=9102012,
     ),
     Mutant(
         "a fire time is passed over, and its run may get a row",

@@ -63,6 +63,11 @@ def _a_claim_is_repeated_after_its_job_was_removed(real: Any, self: Pursuits, pu
     return bool(real(self, pursuit, now))
 
 
+@instead(Definitions, "_look")
+def _a_second_absence_is_not_noted(real: Any, self: Definitions, _were_here: Any, now: Any) -> None:
+    real(self, (), now)
+
+
 MUTANTS = (
     Mutant(
         "a reload changes what is launched",
@@ -119,6 +124,14 @@ MUTANTS = (
         "N",
         lambda: mock.patch.object(Definitions, "_look", lambda *_: None),
         ("remove", "crash"),
+    ),
+    Mutant(
+        "a second absence of a job is not noted",
+        "§6 Definitions: a job that returns counts from its return",
+        "N",
+        _a_second_absence_is_not_noted,
+        ("remove", "ledger_down", "crash"),
+        near=116,
     ),
     Mutant(
         "who brought a job back is not looked at",

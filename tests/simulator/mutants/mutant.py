@@ -21,8 +21,9 @@ class Mutant:
     patch: Patch
     faults: tuple[str, ...] | None = None
     forgets: bool = False  # only worlds whose ledger loses acknowledged writes
-    # Of a rule that hardly any world needs: a world that does, as it is and without one part of its plan each. When a
-    # change of the product moves what happens in it, one of its neighbours still needs the rule.
+    # Of a rule that hardly any world needs: a world that does, with all its faults or only the named ones, as it is and
+    # without one part of its plan each. When a change of the product moves what happens in it, one of its neighbours
+    # still needs the rule.
     near: int | None = None
 
 

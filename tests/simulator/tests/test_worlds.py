@@ -23,6 +23,9 @@ WORLDS = 600
 # Worlds that once showed a defect. Each line has a seed and the verdict. docs/reliability.md describes the defects.
 PAST = [int(line.split()[0]) for line in command.PAST.read_text().splitlines() if line[:1].isdigit()]
 
+# The same for worlds that have only the named faults.
+PAST_NARROW = ((116, ("remove", "ledger_down", "crash")),)
+
 # The same for worlds whose ledger goes back. Some of them have only the named faults.
 PAST_SETBACKS = ((63, None), (84, ("crash", "broker_down")))
 
@@ -58,6 +61,11 @@ def test_a_run_that_waits_for_the_turns_of_others_does_not_hang() -> None:
     """It waits for a pool whose slots programs that live take, one after the other, for longer than all else may."""
     with mock.patch.object(worlds, "SETTLED_LIMIT_S", 150.0):
         assert simulator.run(8702909).turns_s > 150.0
+
+
+@pytest.mark.parametrize(("seed", "faults"), PAST_NARROW)
+def test_past_failures_of_a_few_faults_stay_mended(seed: int, faults: tuple[str, ...]) -> None:
+    simulator.run(seed, faults=faults)
 
 
 def test_a_replay_takes_the_end_of_a_parent_back_for_nodes_that_start_later() -> None:

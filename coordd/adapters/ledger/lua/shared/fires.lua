@@ -129,6 +129,7 @@ local function activate_now(name, digest, schedule, how, by, sequence, counts_fr
   end
   job.sequence, job.digest, job.schedule = number, digest, schedule
   put_job(job)
+  clock_is_right(job)  -- the definition before may have been dated by a clock that was ahead
   job.counts_from = math.max(begins, said)
   put_activation(job, by)
   return answer(OK, { token = job.sequence })
