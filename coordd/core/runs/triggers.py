@@ -49,7 +49,7 @@ class Triggers:
             return
         known = self.requests.get(of.run)
         if reply_id and known is not None and (known.digest, known.args) != (of.digest, of.args):
-            out.replies.append(Reply(reply_id, {}, "conflict", differs(of.run)))
+            out.replies.append(Reply(reply_id, {"durable": "node"}, "conflict", differs(of.run)))
             return
         self.requests[of.run] = of
         if not reply_id:

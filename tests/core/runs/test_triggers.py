@@ -186,6 +186,7 @@ def test_the_same_id_with_other_arguments_is_an_error_also_while_the_ledger_is_a
     lone.answer("register", Answer(UNAVAILABLE))
 
     assert [(reply.id, reply.kind) for reply in lone.replies] == [(1, ""), (2, "conflict"), (3, "")]
+    assert lone.replies[1].result == {"durable": "node"}, "the ledger does not have it yet"
     assert lone.node.requests["sales#1"].args == '{"day":"1"}'
 
 
@@ -195,7 +196,7 @@ def test_the_ledgers_conflict_is_the_callers_error() -> None:
 
     ready = lone.answer("register", Answer(CONFLICT, state="success"))
 
-    assert [reply.kind for reply in lone.replies] == ["conflict"]
+    assert [(reply.kind, reply.result) for reply in lone.replies] == [("conflict", {})]
     assert ready.requests_done == []  # nothing of it is on the disk
     assert [claim.opens for claim in lone.waiting(Claim)] == [False]
     lone.answer("claim", Answer(FINISHED, state="success"))

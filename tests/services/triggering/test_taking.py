@@ -9,6 +9,7 @@ import pytest
 import trio
 from support.small_cluster import EPOCH, job
 
+from coordd.core.jobs.job import Dedupe
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now, Reply
@@ -23,15 +24,16 @@ DROP = Trigger(kind="file", name="drop", args={"file": "{trigger.key}"}, max_ope
 class Machine:
     """A node and its ledger, as far as a taker sees them."""
 
-    def __init__(self, trigger: Trigger = DROP) -> None:
+    def __init__(self, trigger: Trigger = DROP, of: Dedupe | None = None) -> None:
+        """``of``: the job's `dedupe`."""
         self.rows: dict[str, str] = {}  # run -> state
         self.down = False
         self.refuses = ""
         self.durable = "ledger"
         self.triggered: list[Registration] = []
-        of = job("j", triggers=(trigger,), params={"file": ""}, overlap="allow")
+        made = job("j", triggers=(trigger,), params={"file": ""}, overlap="allow", dedupe=of)
         self.node = SimpleNamespace(
-            jobs={"j": of},
+            jobs={"j": made},
             hostname="a",
             concurrency={},
             drains=SimpleNamespace(pause=None, suspended=frozenset()),
@@ -163,3 +165,18 @@ def test_one_look_takes_a_bounded_number_and_says_that_there_is_more(monkeypatch
     assert machine.taken == runs("a", "b")
     assert not machine.take("a", "b", "c")
     assert machine.taken == runs("a", "b", "c")
+
+
+@pytest.mark.parametrize(("durable", "recorded"), [("node", set()), ("ledger", {"a"})])
+def test_a_key_that_only_this_node_knows_is_not_in_the_ledger_yet(
+    monkeypatch: pytest.MonkeyPatch, durable: str, recorded: set[str]
+) -> None:
+    machine = Machine(of=Dedupe("{file}"))
+
+    async def trigger(_: Registration) -> Reply:
+        return Reply(1, {"durable": durable}, "conflict", "it has other arguments")
+
+    monkeypatch.setattr(machine, "trigger", trigger)
+    machine.take("a")
+    assert machine.taker.recorded == recorded
+    assert machine.waiting() == []
