@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from coordd.core.context import Context
-from coordd.core.jobs.job import job_of, run_uuid
+from coordd.core.jobs.job import HOOK, job_of, run_uuid
 from coordd.core.members.membership import PID_DIGITS_MAX
 from coordd.core.names import NAME
 from coordd.core.ready import Now
@@ -188,7 +188,7 @@ def _is_sound(outcome: RunOutcome) -> bool:
         and 0.0 <= outcome.age <= OUTCOME_AGE_MAX_S
         and outcome.run != job
         and len(outcome.run) <= RUN_LENGTH_MAX
-        and NAME.fullmatch(job) is not None
+        and NAME.fullmatch(job.removeprefix(HOOK)) is not None
         and not any(obeyed(text) for text in (outcome.run, outcome.node))
         and max(len(outcome.reason), len(outcome.result)) <= REASON_LENGTH_MAX
     )

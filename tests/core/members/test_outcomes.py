@@ -248,6 +248,14 @@ def test_what_no_honest_node_says_is_not_believed(lie: RunOutcome) -> None:
     assert [notice.fields["peer"] for notice in lone.notices if notice.event == "outcome.not_believed"] == ["b.1"]
 
 
+def test_the_end_of_a_hook_s_run_is_believed_too() -> None:
+    lone = Lone(job()).ready()
+
+    lone.hear("b.1", WorkerHelloReply(to="a.1", state="ready", outcomes=(outcome("hook~page#run.failure.1"),)))
+
+    assert lone.node.outcomes.of("hook~page#run.failure.1") is not None
+
+
 def test_a_liar_fills_nothing_up() -> None:
     lone = Lone(job()).ready()
     lone.hear("b.1", succeeded())
