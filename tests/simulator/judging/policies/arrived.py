@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 # After the faults (seconds): until all nodes see each other; until they have decided an election; for how long two may
 # poll where that changes; the longest pause between two looks at a source; and until an arrival that has room has its
-# row. Nodes that did not hear each other may have elected two pollers, for the rest of that term, and for the next one
-# if a clock was ahead.
+# row. Nodes that did not hear each other may have elected two pollers, for the rest of that term, and for those that
+# they had held before their time.
 CALM_S = 12.0
 ELECTED_S = 6.0
 BOTH_S = 3.0
@@ -147,6 +147,7 @@ class Arrived:
     def looked(self, daemon: Daemon, of: str) -> None:
         """A daemon looks at a source."""
         now, known = self.world.now, self._polls[of]
+        self._ahead(daemon)
         since = known[daemon.name].since if daemon.name in known and now - known[daemon.name].until < APART_S else now
         known[daemon.name] = Polls(since, now)
         if now < self._one_from_s:
@@ -155,6 +156,16 @@ class Arrived:
             both_s = min(now, other.until) - max(since, other.since, self._one_from_s)
             if name != daemon.name and both_s > BOTH_S + self._apart_s():
                 self.world.violate(f"AP {name} and {daemon.name} have both polled {of} for {both_s:.1f} s")
+
+    def _ahead(self, daemon: Daemon) -> None:
+        """A node whose clock is ahead holds the elections of terms that the others come to later. Those that did not
+        hear it then hold them again.
+        """
+        world, host = self.world, daemon.host
+        if world.now < CHAOS_S + ELECTED_S:
+            ahead_s = world.wall(host) - min(world.wall(other) for other in world.hosts if not other.gone)
+            term_s = world.plan.limits.get(TERM, 0.0)
+            self._one_from_s = max(self._one_from_s, world.now + ahead_s + 2.0 * term_s)
 
     def _apart_s(self) -> float:
         """How far the clocks of the nodes are apart (seconds): a term begins by the clock of each."""
