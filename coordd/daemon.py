@@ -107,8 +107,8 @@ class Daemon:
         self.boot = Boot(config.boot, about, self._waits)
         self._ledgers = state.ledgers
         self.connections = Connections(config.cluster, self.node.full_hostname, state.ledgers, state.pin)
-        self.connections.jobs = self._jobs_now
-        self.connections.leased_s = lambda: self.node.leased_s
+        self.connections.jobs, self.connections.leased_s = self._jobs_now, lambda: self.node.leased_s
+        self.connections.known.heard = self.node.heard
         self.bus = self.connections.bus
         self.source = job_source(config, self.connections)
         self.jobs: JobSet = self.source.start()

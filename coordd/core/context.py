@@ -11,6 +11,7 @@ import msgspec
 from coordd.core.clock import LamportClock
 from coordd.core.jobs.job import Job, due_time, fire_time, job_of, unpinned
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.identity import Heard
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import nominal_time
 from coordd.core.ledger.runner_requests import Request
@@ -92,6 +93,7 @@ class Context:
         "concurrency",
         "failing",
         "full_hostname",
+        "heard",
         "hostname",
         "identity_from",
         "impaired",
@@ -108,6 +110,7 @@ class Context:
         "pid",
         "pinned",
         "processed",
+        "recovering",
         "rng",
         "round_trip_s",
         "runtime_failure",
@@ -129,6 +132,7 @@ class Context:
         self.settings = settings
         self.clock = clock
         self.rng = rng
+        self.heard = Heard()  # all connections of this daemon hear it
         self.membership = Membership(self.full_hostname, settings.heartbeat_interval_s)
         self.jobs: dict[str, Job] = {}
         self.past: dict[str, tuple[Job, ...]] = {}  # job -> its earlier definitions, newest last
@@ -149,6 +153,8 @@ class Context:
         self.split = False  # because others use another ledger
         self.tokens_refused = 0  # peers' tokens that the ledger cannot have issued yet
         self.tokens: dict[str, int] = {}  # job -> the highest known token: a witness against a ledger that went back
+        # Set by node/vouching.py alone:
+        self.recovering = False  # the ledger has told that it is in quarantine
         self.identity_from = NEVER  # from the ledger: later runs have their nominal time in their id
         self.loadavg = (0.0, 0.0, 0.0)
         self.budget: int | None = None  # drivers that may compute here now; None: budget_client

@@ -321,7 +321,7 @@ _LIMITS = (
     ("services.views.fire_methods", "FIRES_MAX", "fire times in one answer of `job.fires`"),
     ("core.ledger.backfill.plan", "AT_MOST_MAX", "runs of a backfill at a time"),
     ("core.ledger.backfill.plan", "KEPT_S", "seconds for which a backfill that has ended is shown"),
-    ("core.node.backfills", "ASKS_MAX", "fire times of a backfill that a node asks for after one sweep"),
+    ("core.node.plans.backfills", "ASKS_MAX", "fire times of a backfill that a node asks for after one sweep"),
     ("services.views.backfill_methods", "ASKED_TWICE", "runs above which a backfill takes `yes`"),
     ("services.views.backfill_methods", "RUNS_MAX", "fire times of a backfill"),
     ("core.ledger.words", "CLAIM_AHEAD_S", "seconds before its time that a run may be claimed"),

@@ -31,7 +31,7 @@ import simulator
 from simulator import mutants, shrink
 from simulator.judging import excuses
 from simulator.mutants.mutant import Mutant
-from simulator.plan import Plan, draw
+from simulator.plan import UNHEARD, Plan, draw, unheard
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 25
@@ -343,7 +343,11 @@ def find(mutant: Mutant, most: int) -> Iterator[tuple[int, str]]:
 def worlds(mutant: Mutant) -> Iterator[Plan]:
     """All seeds; or one world and its neighbours."""
     if mutant.near is None:
-        yield from (draw(seed, mutant.faults, mutant.forgets) for seed in itertools.count())
+        for seed in itertools.count():
+            if mutant.faults == (UNHEARD,):
+                yield unheard(draw(seed, (), forgets=True))
+            else:
+                yield draw(seed, mutant.faults, mutant.forgets)
         return
     whole = draw(mutant.near, mutant.faults)
     yield whole

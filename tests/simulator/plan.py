@@ -7,7 +7,7 @@ be left out (``without``), and the others stay as they are. So a plan that fails
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import structs
@@ -51,8 +51,15 @@ MOVED = "moved"
 MOVED_SEEDS = (20, 1)
 MOVED_S = (0.5, 6.0)
 
-# How a ledger goes back: a replica without the last writes takes over; a restart from an old snapshot; a flush.
-SETBACKS = ("failover", "old_snapshot", "flush")
+# How a ledger goes back: a replica without the last writes takes over; a restart from an old snapshot; a flush. Some
+# failovers (this part) are restarts instead: there is no replica, and the last writes may be kept.
+FAILOVER = "failover"
+SETBACKS = (FAILOVER, "old_snapshot", "flush")
+RESTART, RESTARTS = "restart", 0.6
+
+# Worlds of one machine that nobody hears: it is granted a run while no other node reaches the ledger, and is then cut
+# off from the ledger, which restarts and has forgotten the grant. Only mutants ask for them.
+UNHEARD = "unheard"
 
 STRIKES = {**MACHINES, **LEDGER, **ONE_MACHINE, **PRODUCTION}
 FAULTS = (*CONTINUOUS, *STRIKES)
@@ -392,6 +399,26 @@ def _strike(rng: random.Random, fault: str, forgets: bool) -> Item:
     else:
         amount = rng.uniform(low, high)
     return Item(rng.uniform(3, CHAOS_S), fault, rng.random(), amount)
+
+
+def unheard(plan: Plan) -> Plan:
+    """The last of three nodes is that machine. It comes late, to a cluster that is new or not, or was always there."""
+    begins = (20.0, 1.0, 20.0)[plan.seed % 3]
+
+    def strike(at: float, kind: str, node: int, amount: float) -> Item:
+        return Item(begins + at, kind, round((node + 0.5) / 3, 2) + 0.007, amount)  # it strikes that very node
+
+    items = (
+        strike(0.0, "bus_cut", 2, 24.0),
+        *[strike(0.9, "ledger_cut", node, 1.6) for node in (0, 1)],
+        Item(begins + 1.4, "trigger", 0.9, 0.0, "hand#1"),
+        strike(2.3, "ledger_cut", 2, 6.0),
+        Item(begins + 2.4, FAILOVER, RESTARTS / 2, 0.1),
+        Item(begins + 3.2, "trigger", 0.1, 0.0, "hand#1"),  # a client that has had no answer asks again, elsewhere
+    )
+    joins = (*plan.joins[:2], plan.joins[2] if plan.seed % 3 == 2 else begins)
+    of_nodes = {name: getattr(plan, name)[:3] for name in ("rates", "skews", "tags", "rooms")}
+    return replace(plan, items=items, joins=joins, **of_nodes)
 
 
 def _moves(seed: int) -> list[Item]:

@@ -24,5 +24,7 @@ LOOK_AGAIN_S = 5.0  # interval of the checks after that: is everything settled?
 SETTLED_LIMIT_S = 600.0  # a queue of long programs on the only remaining node takes time
 PASSED_S = 3.0  # fire times are passed over this long after their start_within
 LAG_S = 2.0  # maximum lag of a replica
+NEWCOMER_S = 3.0  # as core.ledger.words says, in these worlds
+SILENCE_S = 5.0
 OLD_S = 25.0  # maximum age of a snapshot
 MUST_ARRIVE = (Task, ControlRevoke, ControlCancel)  # these messages wait while there is no connection

@@ -41,10 +41,19 @@ from simulator.machines.hooks import Services
 from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
 from simulator.people import People
-from simulator.plan import ACTS, CONTINUOUS, MOVED, SETBACKS, Plan
+from simulator.plan import ACTS, CONTINUOUS, FAILOVER, MOVED, RESTART, RESTARTS, SETBACKS, Plan
 from simulator.policies import HOLD
 from simulator.publishing import KINDS, Publishing
-from simulator.terms import CHAOS_S, LOOK_AGAIN_S, PASSED_S, SCHEDULES_END_S, SETTLED_LIMIT_S, WALL
+from simulator.terms import (
+    CHAOS_S,
+    LOOK_AGAIN_S,
+    NEWCOMER_S,
+    PASSED_S,
+    SCHEDULES_END_S,
+    SETTLED_LIMIT_S,
+    SILENCE_S,
+    WALL,
+)
 
 # A world has about 6,000 events. A world with more events than this is in an endless loop.
 EVENTS_MAX = 400_000
@@ -184,6 +193,8 @@ class World:
         patches = contextlib.ExitStack()
         patches.enter_context(mock.patch.multiple(windows, REACH=self.plan.reach, _FULL=(1 << self.plan.reach) - 1))
         patches.enter_context(mock.patch("coordd.core.runs.passing.GRACE_S", PASSED_S))
+        patches.enter_context(mock.patch("coordd.core.ledger.marks.rule.NEWCOMER_S", NEWCOMER_S))
+        patches.enter_context(mock.patch("coordd.core.runs.sweep.SILENCE_S", SILENCE_S))
         patches.enter_context(self.publishing.patched())
         patches.enter_context(self.hooks.patched())
         patches.enter_context(self.arrivals.patched())
@@ -380,7 +391,7 @@ class World:
         if kind in FAR:
             self.configuration.sets_clock(item, there)
         elif kind in SETBACKS:
-            self.server.goes_back(kind, amount)
+            self.server.goes_back(RESTART if kind == FAILOVER and item.who < RESTARTS else kind, amount)
         elif kind == "ledger_down":
             self.server.away(amount)
         elif kind == "ledger_step":
@@ -451,7 +462,7 @@ class World:
             return True
         if (self.plan.published and self.publishing.unsettled()) or self.told.untold() or unsettled(self):
             return True
-        if self.server.setbacks and self.server.recovering_s(self.server.wall()) > 0:
+        if self.server.setbacks and self.server.whole_s(self.server.wall()) > 0:
             return True
         return any(row.state not in TERMINAL and row.state != UNKNOWN for row in self.ledger.runs(limit=100_000))
 

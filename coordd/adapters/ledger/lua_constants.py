@@ -13,6 +13,7 @@ from coordd.core.ledger import fires, people, rows, rules, sound, standing, step
 from coordd.core.ledger.backfill import plan as plans, rule as backfilling
 from coordd.core.ledger.breaker import rule as breaking, text as breakers
 from coordd.core.ledger.limits import rule as limiting, text as limits
+from coordd.core.ledger.marks import rule as marks
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
 
@@ -33,7 +34,7 @@ _FIGURES = (
     (people, "BEGUN_MAX", "runs in an answer"),
     (rules, "SUSPENDED_RETRY_S", "seconds"),
     (rules, "OVERLAP_RETRY_S", "seconds"),
-    (rules, "NAMED_MAX", "runs in a sentence"),
+    (people, "NAMED_MAX", "runs in a sentence"),
     (words, "POLICY_WORDS_MIN", "words of a policy that every row has"),
     (words, "BACKOFF_MAX_S", "seconds"),
     (words, "BACKOFF_DOUBLINGS_MAX", "doublings of a delay"),
@@ -72,6 +73,10 @@ _KEYS = {
 }
 
 
+# IMPORTED: the epoch after an import; its next reader finds that the ledger went back.
+_MARKS = {"NEWCOMER_S": words.NEWCOMER_S, "FORGOTTEN_S": marks.FORGOTTEN_S, "IMPORTED": "imported"}
+
+
 def constants() -> str:
     """The text of lua/shared/constants.lua."""
     numbers = {column: kind for column, (kind, _, _) in sound.NUMBERS.items() if column != "exit_code"}
@@ -104,6 +109,8 @@ def constants() -> str:
         "-- whose parents did not all come, or did; RERUN_OF: what follows there in a re-run (core/ledger/words.py).",
         "-- CHILDREN_KEPT_S: how long it is waited for (seconds). One table for the same reason.",
         f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
+        "-- Marks (core/ledger/marks); one table for the same reason.",
+        f"local MARKS = {_table([f'{name} = {_value(value)}' for name, value in _MARKS.items()])}",
         "",
         "-- Figures.",
         *[f"local {name} = {_value(getattr(module, name))}  -- {says}" for module, name, says in _FIGURES],

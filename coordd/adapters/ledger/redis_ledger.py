@@ -309,9 +309,9 @@ class RedisLedger:
                 break
         if todo:
             raise connect_failed(self.url, "the server forgets its scripts as soon as it has them")
-        if replies:
-            last = replies[-1][-1] if questions[-1][0] in SEVERAL.values() else replies[-1]
-            epoch, self.known.found, self.known.predecessor = whose(last)
+        for one in each_of(questions, replies):  # a server may restart in the middle of a batch
+            epoch, self.known.found, self.known.predecessor, grants = whose(one)
+            self.known.heard.hear(epoch, grants)
             if self.known.epoch != NEUTRAL:
                 self.known.epoch = epoch
         for (op, _), reply in zip(questions, replies, strict=True):
@@ -357,13 +357,15 @@ class RedisLedger:
             self._turn.release()
 
 
+def each_of(questions: "list[tuple[str, list[bytes]]]", replies: "list[Any]") -> "Iterator[list[Any]]":
+    """The replies of the scripts, one for each operation."""
+    for (op, _), reply in zip(questions, replies, strict=True):
+        yield from reply if op in SEVERAL.values() else (reply,)
+
+
 def answers_of(questions: "list[tuple[str, list[bytes]]]", replies: "list[Any]") -> "list[Answer | OpenAnswer]":
     """The scripts' replies as answers, one for each operation."""
-    return [
-        answer_of(one)
-        for (op, _), reply in zip(questions, replies, strict=True)
-        for one in (reply if op in SEVERAL.values() else (reply,))
-    ]
+    return [answer_of(one) for one in each_of(questions, replies)]
 
 
 def answer_of(reply: "list[Any]") -> "Answer | OpenAnswer":

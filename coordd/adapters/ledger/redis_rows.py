@@ -49,7 +49,7 @@ def open_answer(reply: list[Any]) -> OpenAnswer:
                 current[name] = Current(
                     sequence=whole(sequence), digest=digest.decode(), counts_from=seconds(counts_from)
                 )
-    epoch, identity, predecessor = whose(reply)
+    epoch, identity, predecessor, grants = whose(reply)
     now = LedgerTime(wall, wall, "", recovering_s, epoch)
     runs = []
     for values in reply[5]:
@@ -64,7 +64,7 @@ def open_answer(reply: list[Any]) -> OpenAnswer:
     after = None
     if reply[6]:
         after = Cursor(not_before=float(reply[6][0]), run=reply[6][1].decode(errors="surrogateescape"))
-    return OpenAnswer(
+    answer = OpenAnswer(
         runs,
         jobs,
         wall,
@@ -78,6 +78,8 @@ def open_answer(reply: list[Any]) -> OpenAnswer:
         current,
         {key.decode(errors="replace"): Hold.read(text.decode(errors="replace")) for key, text in reply[8]},
     )
+    answer.grants = grants
+    return answer
 
 
 def _open_row(values: list[Any]) -> Row:

@@ -48,7 +48,6 @@ ROOMS = {
         "register",
         "claim",
         "settle",
-        "restore",
         "open",
         "page",
         "ended",
@@ -60,6 +59,7 @@ ROOMS = {
         "fill",
         "rerun",
     ),
+    "recovery": ("restore", "vouch"),
     "runners": ("gate", "renew", "report", "commit"),
     "people": (
         "revoke",
@@ -197,7 +197,9 @@ def answer(reply: "list[Any]") -> Answer:
             )
         elif key in ("by", "state", "args"):
             fields[key] = value.decode(errors="replace")
-    return Answer(word, **fields)
+    said = Answer(word, **fields)
+    said.epoch, _, _, said.grants = whose(reply)
+    return said
 
 
 def whole(value: "bytes | str") -> int:
@@ -216,7 +218,9 @@ def seconds(value: bytes) -> float:
     return number
 
 
-def whose(reply: "list[Any]") -> "tuple[str, str, str]":
-    """The ledger's epoch, its identity, and the identity of the ledger that it continues; "" if missing."""
-    epoch, identity, predecessor = reply[0].decode().split(" ")
-    return epoch, identity, predecessor
+def whose(reply: "list[Any]") -> "tuple[str, str, str, int]":
+    """The ledger's epoch, its identity, and the identity of the ledger that it continues ("" if missing); how many
+    grants it has made.
+    """
+    epoch, identity, predecessor, grants = reply[0].decode().split(" ")
+    return epoch, identity, predecessor, whole(grants)

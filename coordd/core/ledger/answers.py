@@ -61,7 +61,20 @@ class Answer:
     publishes it, so that the history knows, and a witness can restore it exactly.
     """
 
-    __slots__ = ("args", "attempt", "by", "ended", "held", "in_s", "left_s", "state", "token", "word")
+    __slots__ = (
+        "args",
+        "attempt",
+        "by",
+        "ended",
+        "epoch",
+        "grants",
+        "held",
+        "in_s",
+        "left_s",
+        "state",
+        "token",
+        "word",
+    )
 
     def __init__(
         self,
@@ -78,6 +91,8 @@ class Answer:
         ended: "Ended | None" = None,
     ) -> None:
         self.ended = ended
+        self.epoch = ""  # the life of the ledger that answers, and how many grants that has made (core/ledger/marks)
+        self.grants = 0
         self.word = word
         self.token = Token(token)
         self.left_s = left_s
@@ -92,6 +107,6 @@ class Answer:
         fields = [
             f"{k}={getattr(self, k)!r}"
             for k in self.__slots__
-            if k != "word" and getattr(self, k) not in ("", 0, None, NOBODY)
+            if k not in ("word", "epoch", "grants") and getattr(self, k) not in ("", 0, None, NOBODY)
         ]
         return f"{self.word}({', '.join(fields)})"

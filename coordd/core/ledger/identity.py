@@ -37,16 +37,40 @@ IS_CLOSED = "closed"
 IS_FOREIGN = "foreign"
 
 
+class Heard:
+    """What a daemon was told by its ledger, on all its connections: the present life, and its mark in the life before
+    (core/ledger/marks). A mark is the highest number of grants in that life's answers.
+    """
+
+    __slots__ = ("before", "grants", "life", "mark")
+
+    def __init__(self) -> None:
+        self.life = ""
+        self.grants = 0
+        self.before = ""  # the life before; "": this daemon was told nothing by it
+        self.mark = 0
+
+    def hear(self, life: str, grants: int) -> None:
+        """One answer. One of the life before may be read late."""
+        if life == self.life:
+            self.grants = max(self.grants, grants)
+        elif life and life == self.before:
+            self.mark = max(self.mark, grants)
+        elif life:
+            self.before, self.mark = self.life, self.grants
+            self.life, self.grants = life, grants
+
+
 class Known:
     """A caller's knowledge of its ledger; all connections of one node share it.
 
     ``epoch`` is the last known epoch of the ledger; "" if the caller never saw one, which makes the quarantine of an
     empty ledger short. ``pin`` is the identity that it has used ("": none yet), at the address ``pinned_at``;
     ``address`` is the present one. ``proposal`` is the identity for a ledger that has none. ``found`` and
-    ``predecessor`` are from the last answer.
+    ``predecessor`` are from the last answer; ``heard`` is from all of them.
     """
 
-    __slots__ = ("address", "epoch", "found", "pin", "pinned_at", "predecessor", "proposal")
+    __slots__ = ("address", "epoch", "found", "heard", "pin", "pinned_at", "predecessor", "proposal")
 
     def __init__(
         self, epoch: str = "", *, pin: str = "", pinned_at: str = "", address: str = "", proposal: str = ""
@@ -58,6 +82,7 @@ class Known:
         self.proposal = proposal
         self.found = ""
         self.predecessor = ""
+        self.heard = Heard()
 
     @property
     def at_home(self) -> bool:

@@ -105,6 +105,7 @@ class OpenAnswer:
         "bad",
         "current",
         "epoch",
+        "grants",
         "holds",
         "identity",
         "identity_from",
@@ -144,3 +145,4 @@ class OpenAnswer:
         self.wall = wall
         self.recovering_s = recovering_s
         self.epoch = epoch
+        self.grants = 0  # as in Answer

@@ -1,10 +1,11 @@
 """The operations for people: revoke, cancel and resolve a run, replay or discard one that was given up, suspend a job,
-hold all jobs or a node.
+hold all jobs or a node, close the ledger.
 
 The runner loads this file before it starts a job, so it imports only its neighbours and the errors.
 """
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.rows import ALL, OF_JOB, Cursor, Hold, LedgerTime
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import (
@@ -12,10 +13,12 @@ from coordd.core.ledger.words import (
     FAILURE,
     FINISHED,
     GATE_AHEAD_S,
+    HELD,
     LOST,
     OK,
     OPEN_PAGE,
     PENDING,
+    RECEIVED,
     RECOVERING,
     RETRY,
     REVOKED,
@@ -31,12 +34,15 @@ from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from coordd.core.ledger.requests import Cancel, Discard, Keep, Replay, Resolve, Revoke, Suspend
+    from coordd.core.ledger.requests import Cancel, Close, Discard, Keep, Replay, Resolve, Revoke, Suspend
     from coordd.core.ledger.rows import Row, Store
 
 
 # How many runs an answer names that are past their gate.
 BEGUN_MAX = 10
+
+# How many runs a sentence names.
+NAMED_MAX = 10
 
 
 class People(Life):
@@ -160,6 +166,27 @@ class People(Life):
         soon = [row for row in rows if now.wall < row.not_before <= now.wall + GATE_AHEAD_S]
         begun = [row.run for row in soon if row.state == STARTED and job in ("", row.job)]
         return " ".join(begun[:BEGUN_MAX])
+
+    def close(self, store: "Store", said: "Close", now: LedgerTime) -> Answer:
+        """Refuse every request from now on, because the rows move elsewhere: ok, recovering, or held (``by`` names the
+        runs).
+
+        An attempt with a lease could not be renewed or reported any more; ``force`` accepts that.
+        """
+        if not said.force:
+            if now.recovering_s > 0:
+                return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+            held: list[str] = []
+            rows, after = store.open_runs(OPEN_PAGE)
+            held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
+            while after is not None:
+                rows, after = store.open_runs(OPEN_PAGE, after)
+                held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
+            if held:
+                more = f" and {len(held) - NAMED_MAX} more" if len(held) > NAMED_MAX else ""
+                return Answer(HELD, by=", ".join(sorted(held)[:NAMED_MAX]) + more)
+        store.put_meta(CLOSED, f"by {said.by} at {now.wall:.0f}")
+        return Answer(OK)
 
 
 def is_dead_letter(row: "Row") -> bool:

@@ -7,7 +7,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.runner_requests import Registration, Request
-from coordd.core.ledger.words import OPEN_PAGE, AttemptNumber, Policy, Record, Token
+from coordd.core.ledger.words import OPEN_PAGE, SILENCE_S, AttemptNumber, Policy, Record, Token
 
 # Why a node activates a definition.
 HOW = ("new", "changed", "returned", "restored", "person")
@@ -117,16 +117,23 @@ class Settle(Request[Answer]):
 
 
 class ListOpen(Request[OpenAnswer]):
-    """The first page of the open rows, and the state of these jobs."""
+    """The first page of the open rows, and the state of these jobs.
+
+    ``host``: the node that sweeps ("": nobody who claims). If it does not sweep for ``silence_s``, it does not claim.
+    """
 
     op = "open"
-    writes = False  # except for a job that was never seen before
-    wire = ("limit", "jobs")
+    writes = False  # except for a job that was never seen before, and when a node was seen last
+    wire = ("limit", "host", "silence_s", "jobs")
     __slots__ = wire
 
-    def __init__(self, *, jobs: "tuple[str, ...]" = (), limit: int = 0) -> None:
+    def __init__(
+        self, *, jobs: "tuple[str, ...]" = (), limit: int = 0, host: str = "", silence_s: float = SILENCE_S
+    ) -> None:
         """``limit``: rows per page; 0: OPEN_PAGE."""
         self.limit = limit or OPEN_PAGE
+        self.host = host
+        self.silence_s = silence_s
         self.jobs = jobs
 
 
@@ -279,6 +286,22 @@ class Prune(Request[Answer]):
     def __init__(self, *, keep_s: float, limit: int = 1000) -> None:
         self.keep_s = keep_s
         self.limit = limit
+
+
+class Vouch(Request[Answer]):
+    """In a quarantine: this node has restored all that it knows.
+
+    ``grants`` is its mark in ``life``, the ledger's life before this one; "": it has none.
+    """
+
+    op = "vouch"
+    wire = ("host", "life", "grants")
+    __slots__ = wire
+
+    def __init__(self, *, host: str, life: str, grants: int) -> None:
+        self.host = host
+        self.life = life
+        self.grants = grants
 
 
 class Close(Request[Answer]):

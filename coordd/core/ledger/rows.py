@@ -108,16 +108,30 @@ class LedgerTime:
 
     ``recovering_s`` is the rest of a quarantine: the ledger may have lost its last writes, and witnesses restore them.
     Nothing is launched meanwhile. 0.0: no quarantine. ``epoch`` changes each time that the ledger goes back.
+    ``whole_s``: the same, also if the quarantine has ended early; None: it has not. ``replicated``: a replica may have
+    more, or less, than this server.
     """
 
-    __slots__ = ("boot", "epoch", "lease", "recovering_s", "wall")
+    __slots__ = ("boot", "epoch", "lease", "recovering_s", "replicated", "wall", "whole_s")
 
-    def __init__(self, wall: float, lease: float, boot: str = "", recovering_s: float = 0.0, epoch: str = "") -> None:
+    def __init__(
+        self,
+        wall: float,
+        lease: float,
+        boot: str = "",
+        recovering_s: float = 0.0,
+        epoch: str = "",
+        *,
+        whole_s: "float | None" = None,
+        replicated: bool = False,
+    ) -> None:
         self.wall = wall
         self.lease = lease
         self.boot = boot
         self.recovering_s = recovering_s
         self.epoch = epoch
+        self.whole_s = recovering_s if whole_s is None else whole_s
+        self.replicated = replicated
 
 
 # The columns of a run; the SQLite table and the in-memory row both use them.
@@ -389,9 +403,14 @@ class Hold:
             return cls(by="", note="the row of this hold is damaged")
 
 
+def host_of(full_hostname: str) -> str:
+    """The hostname of HOSTNAME.PID."""
+    return full_hostname.rpartition(".")[0]
+
+
 def key_of_node(full_hostname: str) -> str:
     """The key of the hold on the node with this full hostname (HOSTNAME.PID)."""
-    return OF_NODE + full_hostname.rpartition(".")[0]
+    return OF_NODE + host_of(full_hostname)
 
 
 def is_backfill(row: Row) -> bool:

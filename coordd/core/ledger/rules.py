@@ -19,7 +19,6 @@ job, so it imports only its neighbours and the errors, and no requests but the r
 """
 
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.identity import CLOSED
 from coordd.core.ledger.people import People
 from coordd.core.ledger.rerun.rule import Rerunning
 from coordd.core.ledger.revision.rule import Adopting
@@ -31,6 +30,7 @@ from coordd.core.ledger.rows import (
     LedgerTime,
     Row,
     due_in,
+    host_of,
     is_backfill,
     is_overdue,
     key_of_node,
@@ -48,12 +48,10 @@ from coordd.core.ledger.words import (
     FAILURE,
     FINISHED,
     GATE_AHEAD_S,
-    HELD,
     LIMITED,
     LOST,
     MISSED,
     OK,
-    OPEN_PAGE,
     PENDING,
     RECEIVED,
     RECOVERING,
@@ -74,10 +72,10 @@ from coordd.errors import BadRowError, LocalProtocolError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer
-    from coordd.core.ledger.requests import Claim, Close, ListEnded, ListOpen, Page, Prune, Register, Settle
+    from coordd.core.ledger.requests import Claim, ListEnded, ListOpen, Page, Prune, Register, Settle
     from coordd.core.ledger.rows import Store
 
     A = TypeVar("A")
@@ -87,9 +85,6 @@ __all__ = ["MOVES", "OVERLAP_RETRY_S", "SUSPENDED_RETRY_S", "Rules"]
 # How soon (seconds) a node asks again about a suspended job, and about a job that waits for another run's end.
 SUSPENDED_RETRY_S = 5.0
 OVERLAP_RETRY_S = 1.0
-
-# Maximum number of runs named in an answer.
-NAMED_MAX = 10
 
 
 class Rules(People, Rerunning, Adopting):
@@ -102,7 +97,11 @@ class Rules(People, Rerunning, Adopting):
         rule: Callable[[Store, Request[A], LedgerTime], A] | None = getattr(self, request.op, None)
         if rule is None:
             raise LocalProtocolError(f"the ledger has no operation {request.op!r}")
-        return rule(store, request, now)
+        if not now.epoch:  # it cannot go back
+            return rule(store, request, now)
+        answer: Any = rule(store, request, self._lived(store, now))
+        answer.epoch, answer.grants = now.epoch, self._grants(store)
+        return answer  # type: ignore[no-any-return]  # each rule answers as its request says
 
     # ---- before a launch
 
@@ -229,6 +228,9 @@ class Rules(People, Rerunning, Adopting):
             return Answer(LIMITED, by="suspended", in_s=SUSPENDED_RETRY_S)
         if self._hold(store, key_of_node(claim.node), now) is not None:
             return Answer(LIMITED, by="drained", in_s=SUSPENDED_RETRY_S)
+        newcomer_s = self._newcomer_s(store, host_of(claim.node), now)
+        if newcomer_s > 0:
+            return Answer(LIMITED, by="newcomer", in_s=newcomer_s)
         blocked = self._broken(store, row, policy, now)
         if blocked is None:
             blocked = self._overlap(store, row, policy, now)
@@ -365,7 +367,7 @@ class Rules(People, Rerunning, Adopting):
         forbids another try after a failure (the job's ``never_on``). With ok, ``left_s`` is the rest of a quarantine:
         until then the ledger may go back once more, so the runner stays to repeat its report.
         """
-        taken = Answer(OK, left_s=now.recovering_s)
+        taken = Answer(OK, left_s=now.whole_s)
         state, reason = said.state, said.reason
         row = self._mine(store, said.grant)
         if row is None or row.state not in HOLDING:
@@ -373,7 +375,7 @@ class Rules(People, Rerunning, Adopting):
             if past is not None and self._is_of(past, said.grant) and past.state in REPORTED[state]:
                 return taken
             return self._unknown(store, said.grant, STALE, now)
-        if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.recovering_s > 0)):
+        if row.state == RECEIVED and (state in (SUCCESS, FAILURE) or (state == LOST and now.whole_s > 0)):
             self._move(row, STARTED)  # it had passed the gate, or may have: a ledger that went back has forgotten it
         if said.application_id:
             row.application_id = said.application_id
@@ -416,7 +418,7 @@ class Rules(People, Rerunning, Adopting):
         lost), which then counts as if it were reported now. Newer or ended states are never moved back; a repeat is ok.
         The job's horizon stays: the row itself settles its fire time, and older ones may still be due.
         """
-        if now.recovering_s <= 0:
+        if now.whole_s <= 0:
             return Answer(STALE)
         of, grant, state = said.of, said.grant, said.state
         job = self._job(store, of.job, now)
@@ -424,6 +426,8 @@ class Rules(People, Rerunning, Adopting):
             job.fence = grant.token
             self._put_job(store, job)
         row = store.run(of.run)
+        if row is None or self._is_older(row, grant):
+            self._shows_loss(store, grant, now)
         if row is None or self._replaces(store, said, row):
             row = self._put_back(store, row, said, now)
             self._started(store, row, of.policy.limits, now)
@@ -459,6 +463,8 @@ class Rules(People, Rerunning, Adopting):
         bad: dict[str, str] = {}
         current: dict[str, Current] = {}
         holds = self._common_holds(store, now)
+        if now.epoch and said.host:
+            self._called(store, said.host, said.silence_s, now)
         for name in said.jobs:
             try:
                 job = self._swept_job(store, name, now)
@@ -517,27 +523,6 @@ class Rules(People, Rerunning, Adopting):
             current=current,
             holds=holds,
         )
-
-    def close(self, store: "Store", said: "Close", now: LedgerTime) -> Answer:
-        """Refuse every request from now on, because the rows move elsewhere: ok, recovering, or held (``by`` names the
-        runs).
-
-        An attempt with a lease could not be renewed or reported any more; ``force`` accepts that.
-        """
-        if not said.force:
-            if now.recovering_s > 0:
-                return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
-            held: list[str] = []
-            rows, after = store.open_runs(OPEN_PAGE)
-            held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
-            while after is not None:
-                rows, after = store.open_runs(OPEN_PAGE, after)
-                held += [row.run for row in rows if row.state in (RECEIVED, STARTED)]
-            if held:
-                more = f" and {len(held) - NAMED_MAX} more" if len(held) > NAMED_MAX else ""
-                return Answer(HELD, by=", ".join(sorted(held)[:NAMED_MAX]) + more)
-        store.put_meta(CLOSED, f"by {said.by} at {now.wall:.0f}")
-        return Answer(OK)
 
     def prune(self, store: "Store", said: "Prune", now: LedgerTime) -> Answer:
         """Forget runs that ended longer ago than ``keep_s``, oldest first: ok (token: how many).

@@ -13,6 +13,7 @@ it imports only its neighbours.
 from coordd.core.ledger.answers import Answer, Ended, Held
 from coordd.core.ledger.breaker.rule import Breaking
 from coordd.core.ledger.fires import SUCCEEDED
+from coordd.core.ledger.marks.rule import Marking
 from coordd.core.ledger.rows import (
     ATTEMPT_COLUMNS,
     OF_RERUN,
@@ -89,7 +90,7 @@ REPORTED: "dict[str, frozenset[str]]" = {
 HOLDING = frozenset((RECEIVED, STARTED, UNKNOWN))
 
 
-class Life(Breaking):
+class Life(Breaking, Marking):
     """The single steps. ``store`` is one transaction; ``now`` is the ledger's time."""
 
     def _settled(self, job: "JobRow | None", due: float, now: LedgerTime) -> bool:
@@ -183,10 +184,11 @@ class Life(Breaking):
 
     def _unknown(self, store: "Store", grant: Grant, word: str, now: LedgerTime) -> Answer:
         """The answer to a grant that is not the current one: ``word``, or RECOVERING if the grant was forgotten."""
-        if now.recovering_s > 0:
+        if now.whole_s > 0:
             row = store.run(grant.run)
             if row is None or self._is_older(row, grant):
-                return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
+                self._shows_loss(store, grant, now)
+                return Answer(RECOVERING, left_s=now.whole_s, in_s=now.whole_s)
         return Answer(word)
 
     def _left(self, row: Row, now: LedgerTime) -> float:
@@ -201,8 +203,11 @@ class Life(Breaking):
         for a whole lease.
 
         The ledger's time alone is not enough if it is a wall clock: one step of it would expire every lease at once.
-        After another boot no watching is needed: nothing of it is alive.
+        After another boot no watching is needed: nothing of it is alive. In a quarantine that has ended early none
+        lapses: its last renewals may be forgotten.
         """
+        if now.whole_s > 0:
+            return False
         if not self._past(row, now) and not was_set_back(row, now):
             return False
         if row.boot != now.boot:
@@ -227,6 +232,7 @@ class Life(Breaking):
         row.application_id = row.reason = ""
         store.put_run(row)
         self._record(store, row)
+        self._counted(store, now)
         return self._granted(row, now)
 
     def _lend(self, row: Row, nonce: str, node: str, lease_s: float, policy: Policy, now: LedgerTime) -> None:

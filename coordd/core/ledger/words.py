@@ -35,8 +35,9 @@ RHO = 0.01
 # while the old rules are in force.
 OLD_RULES, NEW_RULES = 1, 2
 # What a node says in its heartbeats. 3: the rules 2, and its claims create no row of a trigger that the ledger has not
-# recorded.
-RULES_SPOKEN = 3
+# recorded. 4: also, its grants are counted, and it says marks (core/ledger/marks).
+RECORDS_FIRST, MARKS = 3, 4
+RULES_SPOKEN = MARKS
 NEVER = INSTANT_MAX
 
 # The maximum difference of two equal readings of one clock: floats of Unix seconds have a resolution of 0.2 µs.
@@ -44,6 +45,14 @@ CLOCK_EXACT_S = 0.001
 
 # A scheduled run may be claimed this long (seconds) before its fire time: the runner then waits at the gate.
 CLAIM_AHEAD_S = 5.0
+
+# A node that is new to a ledger does not claim for this long (seconds). A ledger that comes back, and whose last sweep
+# was longer ago, keeps its whole quarantine. Any number is safe, as long as it is one number.
+NEWCOMER_S = 10.0
+
+# A node that has not swept for this long (seconds), or for two late sweeps, is not awaited when the ledger comes back.
+# When the node is there again, it is new.
+SILENCE_S = 60.0
 
 # Its gate may open this long (seconds) before the fire time: the runner then waits for the rest by its own clock.
 GATE_AHEAD_S = 0.25

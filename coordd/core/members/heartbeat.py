@@ -94,6 +94,15 @@ class Heartbeats:
         if self._ctx.membership.large:
             self.speak_by(now.mono + SPREAD_S * self._random())
 
+    def ledger_changed(self, now: Now) -> None:
+        """Our ledger, or its pin, has changed: other nodes must know at once, because they may be braked without it."""
+        if self._ctx.state not in ("ready", "draining"):
+            return
+        if self._ctx.membership.large:
+            self.news(now)
+        else:
+            self._ctx.publish(self._says(WorkerHeartbeat), now)
+
     def due_at(self) -> float:
         """When this node must send to all next."""
         membership = self._ctx.membership

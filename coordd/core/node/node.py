@@ -30,15 +30,16 @@ from coordd.core.members.namesake import Namesakes
 from coordd.core.members.outcomes import Outcomes
 from coordd.core.node.abstaining import Abstaining
 from coordd.core.node.alarms import Alarms
-from coordd.core.node.backfills import Backfills
 from coordd.core.node.brake import Brake
 from coordd.core.node.drains import Drains
 from coordd.core.node.elections import LAUNCHES, Elections
 from coordd.core.node.following import Following
+from coordd.core.node.plans.backfills import Backfills
 from coordd.core.node.plans.reruns import Reruns
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
 from coordd.core.node.states import DRAINING, MINGLING, MOVES, READY, STARTING, STOPPING
+from coordd.core.node.vouching import Vouching
 from coordd.core.ready import Elected, Now, Outcome, Ready
 from coordd.core.runs.passing import Passing
 from coordd.core.runs.planner import Planner
@@ -74,9 +75,12 @@ class Node(Shown):
         """``pin`` and ``acquainted``: the ledger that this node has used before (brake.py)."""
         clock = LamportClock(clock_mark)
         self.ctx = Context(hostname=hostname, pid=pid, incarnation=incarnation, settings=settings, clock=clock, rng=rng)
+        self.heard = self.ctx.heard
         self.elections = Elections(self.ctx, self._candidacy)
         self.pursuits = Pursuits(self.ctx, self.elections, lambda now: self.sweep.soon(now))  # noqa: PLW0108 - it is made below
-        self.brake = Brake(self.ctx, pin, acquainted, self._ledger_news, self.pursuits.slot_freed)
+        self.outcomes = Outcomes(self.ctx)
+        self.heartbeats = Heartbeats(self.ctx, self.outcomes, self._says)
+        self.brake = Brake(self.ctx, pin, acquainted, self.heartbeats.ledger_changed, self.pursuits.slot_freed)
         self.witness = Witness(self.ctx)
         self.alarms = Alarms(self.ctx)
         self.abstaining = Abstaining(self.ctx, self.pursuits.slot_freed)
@@ -88,8 +92,6 @@ class Node(Shown):
         self.backfills = Backfills(self.ctx, self.pursuits.begin)
         self.following = Following(self.ctx, self.pursuits.begin)
         self.reruns = Reruns(self.ctx, self.pursuits.begin)
-        self.outcomes = Outcomes(self.ctx)
-        self.heartbeats = Heartbeats(self.ctx, self.outcomes, self._says)
         self.detector = FailureDetector(self.ctx, self.heartbeats)
         self.namesakes = Namesakes(self.ctx, self.heartbeats.reply, self._become)
         self.topics = set(LAUNCHES)
@@ -98,6 +100,7 @@ class Node(Shown):
         self.ledger_up = True
         self.mingling = Mingling(self.ctx, self._says, self._enter)
         self.sweep = Sweep(self.ctx, self.pursuits, self._swept)
+        self.vouching = Vouching(self.ctx, self.witness, self.sweep.look_again)
         # Inputs from this node's runners.
         runners = RunnerEvents(self.ctx, self.pursuits, self.sweep)
         self.runner_adopted, self.runner_gone = runners.adopted, runners.gone
@@ -366,6 +369,8 @@ class Node(Shown):
                 self.triggers.timer(key, now)
             elif kind == "aside":
                 self.pursuits.endings.elsewhere.judge(now)
+            elif kind == "vouch":
+                self.vouching.go_on(now)
             elif kind == "mingle":
                 self.mingling.timer(now)
 
@@ -531,6 +536,7 @@ class Node(Shown):
         if isinstance(answer, OpenAnswer):
             self.brake.ledger_says(answer, now)
             self.witness.ledger_says(answer.recovering_s, answer.epoch)
+            self.vouching.swept(answer, now)
             self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.elections.bus_up, now)
             self.planner.horizons(answer, now)
             self.passing.swept(answer)
@@ -549,12 +555,3 @@ class Node(Shown):
             if what != "join":
                 self._decided(self.elections.lost(member.name, now), now)
         self.brake.judge(now)
-
-    def _ledger_news(self, now: Now) -> None:
-        """The ledger, or its pin, has changed: other nodes must know at once, because they may be braked without it."""
-        if self.ctx.state not in (READY, DRAINING):
-            return
-        if self.ctx.membership.large:
-            self.heartbeats.news(now)
-        else:
-            self.ctx.publish(self._says(events.WorkerHeartbeat), now)

@@ -51,8 +51,9 @@ from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
 # A claim that was answered "held" although the watch seemed complete is not repeated sooner than this (seconds).
 HELD_AGAIN_S = 0.25
 
-# Why a grant is returned.
+# Why a grant is returned; why a claim waits.
 REDEFINED = "the definition was changed or removed while it was claimed"
+RECOVERS = "the ledger is recovering"
 
 # Elections that are decided within this time (seconds) are one burst: the next in rank also waits for the claims before
 # it.
@@ -66,7 +67,7 @@ class Pursuits(Line):
     __slots__ = ("_burst", "_elections", "_recording", "_sweep_soon", "endings", "epitaphs", "leftovers")
 
     def __init__(self, ctx: Context, elections: Elections, sweep_soon: Callable[[Now], None]) -> None:
-        """``sweep_soon``: other rules are in force than this node knew, and the sweep will tell which."""
+        """``sweep_soon``: the ledger went back, or other rules are in force; the sweep will tell which."""
         super().__init__(ctx)
         self._elections = elections
         self._sweep_soon = sweep_soon
@@ -218,7 +219,7 @@ class Pursuits(Line):
     def claim_answered(self, pursuit: Pursuit, claim: Claim, answer: Answer, sent_at: float, now: Now) -> None:
         """The ledger's answer to a claim."""
         self.open_claims.remove(pursuit)
-        if answer.word == words.OUTDATED:
+        if answer.word == words.OUTDATED or (answer.word == words.RECOVERING and not self._ctx.recovering):
             self._sweep_soon(now)
         word = answer.word
         if self.pursuits.get(claim.of.run) is not pursuit or pursuit.phase != CLAIMING:
@@ -262,9 +263,7 @@ class Pursuits(Line):
             pursuit.why = "the job's definition here differs from the one it was registered with"
             self._wait(pursuit, now, BACKOFF_MAX_S)
         elif word == words.RECOVERING:
-            # Not until its end: a person may end it sooner.
-            in_s = min(max(answer.left_s, BACKOFF_MIN_S), BACKOFF_MAX_S)
-            self._again(pursuit, in_s, "the ledger is recovering", now)
+            self._again(pursuit, min(max(answer.left_s, BACKOFF_MIN_S), BACKOFF_MAX_S), RECOVERS, now)
         elif word == words.UNAVAILABLE:
             pursuit.watch = None  # a watch counts only through answers
             self._again(pursuit, pursuit.backoff_s, "the ledger does not answer", now)
@@ -298,6 +297,8 @@ class Pursuits(Line):
                 self._over(pursuit, words.BAD if run in bad else "", now)
             elif pursuit.phase == WAITING and now.mono >= pursuit.at:
                 self._claim_if_eligible(pursuit, now)
+            elif pursuit.phase == DUE and pursuit.why == RECOVERS and not recovering:
+                self._sooner(pursuit, (pursuit.rank or 0) * self._ctx.stagger_s, now)
             elif pursuit.row_at == float("inf"):
                 self._comes_sooner(pursuit, pursuit.action.due_at - self._ctx.ledger_wall(now), now)
 

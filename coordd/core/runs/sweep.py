@@ -13,6 +13,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import ListOpen, Page
 from coordd.core.ledger.steps import HOLDING
+from coordd.core.ledger.words import SILENCE_S
 from coordd.core.ready import Now
 from coordd.core.runs.pursuit import Pursuits
 
@@ -60,7 +61,10 @@ class Sweep:
         self._out = True
         self._sent_at = now.mono
         self._seen = None
-        self._ctx.ask(ListOpen(jobs=tuple(self._ctx.jobs)), self._answered)
+        settings = self._ctx.settings
+        silence_s = max(SILENCE_S, 2 * (settings.renew_interval_s + 2 * settings.ledger_timeout_s))
+        asked = ListOpen(jobs=tuple(self._ctx.jobs), host=self._ctx.hostname, silence_s=silence_s)
+        self._ctx.ask(asked, self._answered)
 
     def look_again(self, now: Now) -> None:
         """The ledger has changed: ask now, or again after the answer to the present request."""

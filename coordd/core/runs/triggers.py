@@ -10,7 +10,7 @@ from coordd.core.jobs.job import run_uuid
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Register
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, RULES_SPOKEN, UNAVAILABLE
+from coordd.core.ledger.words import BAD, CONFLICT, EXISTS, OK, RECORDS_FIRST, UNAVAILABLE
 from coordd.core.members.membership import LEFT
 from coordd.core.ready import Now, Reply
 from coordd.core.wire.events import Action, TaskSent
@@ -109,7 +109,7 @@ class Triggers:
         """
         ctx = self._ctx
         members = ctx.membership.members.values()
-        agreed = all(member.rules >= RULES_SPOKEN for member in members if member.state != LEFT)
+        agreed = all(member.rules >= RECORDS_FIRST for member in members if member.state != LEFT)
         return self._answers and agreed and ctx.state == "ready" and not ctx.braked and of.job in ctx.jobs
 
     def _keep(self, of: Registration, reply_id: int, now: Now) -> None:

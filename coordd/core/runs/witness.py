@@ -112,6 +112,14 @@ class Witness:
                 self._todo = [key for key, seen in self.seen.items() if seen.restored != seen.state]
             self._go_on()
 
+    @property
+    def has_restored_all(self) -> bool:
+        """True if the ledger has answered for all that this node knows."""
+        known = (
+            (seen, self._ctx.jobs.get(seen.event.name)) for seen in self.seen.values() if seen.restored != seen.state
+        )
+        return self.recovering and not self.asked and all(registration(seen, job) is None for seen, job in known)
+
     def _answered(
         self, round_: int, key: tuple[str, int, int], state: str, answer: Answer, _sent_at: float, _now: Now
     ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from coordd.core.ledger import requests, rules
+from coordd.core.ledger import people, requests
 from coordd.core.ledger.answers import Answer
 from coordd.ports import Ledger
 
@@ -125,7 +125,7 @@ def search(machine: Any, size: settings, *answers: dict[str, str]) -> None:
     """
     machine.seen = Seen()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (rules, requests):
+        for module in (people, requests):
             patch.setattr(module, "OPEN_PAGE", 2)
         for number in range(ROUNDS):
             run_state_machine_as_test(seed(number)(machine) if size.derandomize else machine, settings=size)

@@ -90,7 +90,10 @@ def fields(thing: Any) -> Any:
         return [fields(each) for each in thing]
     if isinstance(thing, dict):
         return {key: fields(each) for key, each in thing.items()}
-    return {name: fields(getattr(thing, name)) for name in thing.__slots__} if hasattr(thing, "__slots__") else thing
+    # Each ledger has lives of its own, and counts its own grants (marks/test_marks.py).
+    own = {"grants"} if isinstance(thing, OpenAnswer) else {"epoch", "grants"}
+    names = set(getattr(thing, "__slots__", ())) - own
+    return {name: fields(getattr(thing, name)) for name in names} if names else thing
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -16,7 +16,7 @@ from contract.ledger.ledger_coverage import ANSWERS, search
 from contract.ledger.ledger_machine import RUNS, A, LedgerMachine, fields
 from coordd.adapters.ledger.dump import exported, exported_hold
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
-from coordd.core.ledger import requests, rules, words
+from coordd.core.ledger import people, requests, words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Replay
 from coordd.core.ledger.rows import BACKFILLED, JobRow, is_rerun
@@ -174,7 +174,7 @@ def test_sqlite_obeys_the_rules_and_they_hold() -> None:
 
 def test_a_search_leaves_the_pages_of_other_tests_as_they_were() -> None:
     ModelMachine().teardown()
-    assert [vars(module)["OPEN_PAGE"] for module in (rules, requests)] == [words.OPEN_PAGE] * 2
+    assert [vars(module)["OPEN_PAGE"] for module in (people, requests)] == [words.OPEN_PAGE] * 2
 
 
 def test_plain_data_is_compared_field_by_field() -> None:

@@ -33,12 +33,13 @@ MORE_ANSWERS = {
     "page": "open",
     "ended": "open",
     "prune": "ok",
+    "vouch": "ok recovering stale",
     "accept_epoch": "ok",
     "close": "ok held recovering",
     "put": "ok",
 }
 # These operations need no other row, or they replace a bad row.
-NEVER_BAD = {"open", "page", "ended", "new_rules", "suspend", "keep", "plan", "accept_epoch", "close"}
+NEVER_BAD = {"open", "page", "ended", "new_rules", "suspend", "keep", "plan", "accept_epoch", "close", "vouch"}
 
 
 def code(text: str) -> str:

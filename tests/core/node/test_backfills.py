@@ -12,7 +12,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.backfill.plan import Plan
 from coordd.core.ledger.requests import Fill, Keep, PlanBackfill
 from coordd.core.ledger.rows import OF_BACKFILL
-from coordd.core.node.backfills import ASKS_MAX
+from coordd.core.node.plans.backfills import ASKS_MAX
 
 HOUR_S = 3600.0
 FIRST = EPOCH - 5 * HOUR_S

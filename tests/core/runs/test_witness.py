@@ -10,9 +10,10 @@ from support.small_cluster import EPOCH, MONO, Lone, asked_for, job, open_answer
 
 from coordd.core.jobs.job import Job, Retry
 from coordd.core.ledger.answers import Answer
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.identity import Heard
+from coordd.core.ledger.requests import Claim, Vouch
 from coordd.core.ledger.runner_requests import Report, Restore
-from coordd.core.ledger.words import OK, STALE, UNAVAILABLE, AttemptNumber, Token
+from coordd.core.ledger.words import MARKS, OK, RECOVERING, STALE, UNAVAILABLE, AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.core.runs import witness as module
 from coordd.core.wire.events import (
@@ -30,6 +31,8 @@ from coordd.core.wire.events import (
     TaskStarted,
     TaskSucceeded,
     WorkerElect,
+    WorkerHeartbeat,
+    WorkerOffline,
     flatten,
     task_of,
 )
@@ -342,3 +345,94 @@ def test_an_exit_code_is_final_only_by_the_definition_that_ran() -> None:
     quarantine(lone)
 
     assert [restore.final for restore in lone.waiting(Restore)] == [False, True]
+
+
+# ---- how a node vouches for the ledger
+
+
+def told_of_life(lone: Lone, life: str, grants: int) -> None:
+    lone.node.heard.hear(life, grants)
+
+
+def test_a_node_vouches_once_the_ledger_has_answered_for_all_it_knows() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.runner_started, LAUNCH)
+    told_of_life(lone, "1", 5)
+    told_of_life(lone, "2", 5)
+    quarantine(lone, epoch="2")
+    lone.wait(1.0)
+    assert lone.waiting(Vouch) == [], "its grant is not restored yet"
+
+    lone.answer("restore", Answer(OK, state="started"))
+    lone.wait(0.3)
+    (vouch,) = lone.waiting(Vouch)
+    assert (vouch.host, vouch.life, vouch.grants) == ("a", "1", 5)
+
+    lone.answer("vouch", Answer(RECOVERING, left_s=40.0, in_s=40.0))
+    lone.wait(0.3)
+    asked = len(lone.questions("open"))
+    lone.answer("vouch", Answer(OK))
+    assert len(lone.questions("open")) == asked + 1, "the sweep tells the rest of the node"
+
+
+def test_a_node_that_was_told_nothing_by_the_life_before_has_no_mark() -> None:
+    lone = Lone(job()).ready()
+    told_of_life(lone, "2", 5)
+    quarantine(lone, epoch="2")
+
+    (vouch,) = lone.waiting(Vouch)
+    assert (vouch.life, vouch.grants) == ("", 0)
+
+
+def test_a_quarantine_that_lasts_its_whole_time_is_not_asked_about_again() -> None:
+    lone = Lone(job()).ready()
+    told_of_life(lone, "1", 5)
+    told_of_life(lone, "2", 5)
+    quarantine(lone, epoch="2")
+    lone.answer("vouch", Answer(STALE, left_s=40.0))
+    lone.wait(1.0)
+    assert lone.waiting(Vouch) == []
+
+    told_of_life(lone, "3", 5)
+    quarantine(lone, epoch="3")
+    (vouch,) = lone.waiting(Vouch)
+    assert vouch.life == "2", "it went back again"
+
+
+@pytest.mark.parametrize(("rules", "vouches"), [(MARKS, 1), (MARKS - 1, 0)])
+def test_nobody_vouches_while_a_member_counts_no_grants(rules: int, vouches: int) -> None:
+    lone = Lone(job(), peers=("b.1",)).ready()
+    lone.hear("b.1", WorkerHeartbeat(state="ready", rules=rules))
+    lone.hear("b.1", WorkerOffline(clock=2))
+    told_of_life(lone, "1", 5)
+    told_of_life(lone, "2", 5)
+    quarantine(lone, epoch="2")
+
+    assert len(lone.waiting(Vouch)) == vouches
+
+
+def test_a_claim_that_waits_for_a_quarantine_is_asked_again_as_soon_as_that_is_over() -> None:
+    lone = Lone(job()).ready()
+    lone.do(lone.node.pursuits.begin, Action("sales", "sales#1", fire_at=EPOCH, digest="d1"))
+    lone.wait(2.0)
+    for _ in range(2):
+        if lone.questions("open"):
+            lone.sweep()
+    lone.answer("claim", Answer(RECOVERING, left_s=40.0, in_s=40.0))
+    lone.wait(0.2)
+    assert lone.questions("open"), "it did not know of the quarantine"
+    quarantine(lone, epoch="2")
+    lone.answer("vouch", Answer(OK))
+    assert not lone.questions("claim")
+
+    quarantine(lone, 0.0, epoch="2")
+    lone.wait(0.1)
+    assert len(lone.questions("claim")) == 1
+
+
+def test_the_mark_is_that_of_the_life_before_also_for_an_answer_that_is_read_late() -> None:
+    heard = Heard()
+    for life, grants in (("1", 3), ("1", 2), ("2", 3), ("1", 4), ("2", 7), ("", 9)):
+        heard.hear(life, grants)
+
+    assert (heard.before, heard.mark, heard.life, heard.grants) == ("1", 4, "2", 7)

@@ -323,7 +323,7 @@ class Judge:
             return
         last = world.server.setbacks[-1]
         passed = op == "gate" and answer.word == OK and before is not None and before.state == RECEIVED
-        if passed and world.now < last.opens_at - SLACK_S:
+        if passed and world.now < min(last.opens_at, last.early_at) - SLACK_S:
             world.violate(f"Q {row.run} was let through the gate while the ledger was recovering")
         if answer.word == RECOVERING and world.now > last.opens_at + SLACK_S:
             world.violate("Q the ledger says that it recovers, and its quarantine is over")

@@ -321,6 +321,7 @@ class Daemon(QuietShell):
         if self._late(self.answered, request, sent_at, answer):
             return
         said = answer if answer is not None else Answer(UNAVAILABLE)
+        self.node.ctx.heard.hear(said.epoch, said.grants)
         self.node.ledger_answered(request, said, sent_at, self.time())
         self.pump()
 

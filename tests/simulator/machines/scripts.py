@@ -108,8 +108,10 @@ class ScriptedLedger:
         """The record of a job's fire times without a row."""
         return self._redis.fires(job) if self._left is None else self._left_fires.get(job, Decided(0.0, [], []))
 
-    def goes_back(self, to: float) -> None:
-        """Forget the operations after that time of the world. With 0.0, forget everything."""
+    def goes_back(self, to: float, *, replicated: bool) -> None:
+        """Forget the operations after that time of the world. With 0.0, forget everything. ``replicated``: there is a
+        replica.
+        """
         self._clear()
         if to == 0.0:
             self._done.clear()
@@ -119,8 +121,12 @@ class ScriptedLedger:
         commands = [command for _, stamp, done in self._done for command in (stamp, done)]
         for begin in range(0, len(commands), AT_A_TIME):
             self._redis.read(commands[begin : begin + AT_A_TIME])
-        self._done.append((to, self._stamp(), self._another_server()))
-        self._redis.read([self._another_server()])
+        another = ["HSET", self._redis.key("meta"), "epoch", ANOTHER_SERVER]
+        if replicated:
+            (life,) = self._redis.read([("HGET", self._redis.key("meta"), "mark")])
+            another += ["replicated", life]
+        self._done.append((to, self._stamp(), another))
+        self._redis.read([another])
 
     def close(self) -> None:
         """Delete all its data from the server. Its last rows can still be read from this object."""
@@ -132,9 +138,6 @@ class ScriptedLedger:
     def _stamp(self) -> list[Any]:
         seconds, micros = divmod(round(self._clock().wall * 1e6), 1_000_000)
         return ["HSET", self._redis.key("clock"), "s", seconds, "us", micros]
-
-    def _another_server(self) -> list[Any]:
-        return ["HSET", self._redis.key("meta"), "epoch", ANOTHER_SERVER]
 
     def _clear(self) -> None:
         (keys,) = self._redis.read([("KEYS", self._redis.prefix.replace("[", "\\[") + "*")])

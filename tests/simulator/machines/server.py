@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from support.ledger_calls import run_of
 from support.memory import MemoryLedger
 
-from coordd.core.ledger.requests import Activate, Adopt, Claim, ListOpen, Prune
+from coordd.core.ledger.requests import Activate, Adopt, Claim, ListOpen, Prune, Vouch
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request, Restore
 from coordd.core.ledger.standing import LATE_S
@@ -26,6 +26,7 @@ from coordd.errors import ForeignLedgerError
 from coordd.history.replay.store import MemoryStore
 from simulator.judging.records import LEDGER
 from simulator.machines.scripts import ScriptedLedger
+from simulator.plan import FAILOVER, RESTART
 from simulator.terms import LAG_S, LEASE, LEDGER_TIMEOUT, OLD_S, RENEW, WALL
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 LOST_IN_A_ROW = 2
 LOST_REPLIES = 0.1
 
+# The part of the restarts that lose nothing.
+NOTHING_LOST = 0.4
+
 
 @dataclass(slots=True)
 class Setback:
@@ -46,6 +50,7 @@ class Setback:
     at: float
     kind: str
     opens_at: float = float("inf")  # the end of its quarantine, known from the first operation after it
+    early_at: float = float("inf")  # when that ended early
     shortened: bool = False  # the ledger's clock was set forward in the quarantine
     runs: frozenset[str] = frozenset()  # runs that have no row any more
     jobs: frozenset[str] = frozenset()  # jobs that have no row any more
@@ -117,7 +122,13 @@ class Server:
     def time(self) -> LedgerTime:
         wall = self.wall()
         if self.world.plan.production:
-            return LedgerTime(wall, wall, recovering_s=self.recovering_s(wall), epoch=str(self.quarantines))
+            return LedgerTime(
+                wall,
+                wall,
+                recovering_s=self.whole_s(wall),
+                epoch=str(self.quarantines),
+                replicated=bool(self.setbacks) and self.setbacks[-1].kind == FAILOVER,
+            )
         return LedgerTime(wall, (self.world.now - self.booted_at) * self.rate, f"boot {self.boots}")
 
     def wall(self) -> float:
@@ -144,9 +155,20 @@ class Server:
         if self.recovering_s(wall) <= 0 and job not in judge.last_token and wall < judge.counts_from.get(job, 0.0):
             self.set_back[job] = min(self.step, self.set_back.get(job, self.step))
 
+    def whole_s(self, wall: float) -> float:
+        """The rest of the whole quarantine (seconds), also if it has ended early."""
+        return max(0.0, self.open_at - wall)
+
     def recovering_s(self, wall: float) -> float:
         """The rest of the quarantine (seconds)."""
-        return max(0.0, self.open_at - wall)
+        return 0.0 if self.setbacks and self.world.now >= self.setbacks[-1].early_at else self.whole_s(wall)
+
+    def _look_for_early_end(self, answer: Any) -> None:
+        """A node has vouched, and the ledger has said that its quarantine is over."""
+        if answer.word == OK and self.whole_s(self.wall()) > 0 and self.setbacks[-1].early_at == float("inf"):
+            self.setbacks[-1].early_at = self.world.now
+            self.world.fault_log["early_end"] += 1
+            self.world.say("the quarantine has ended early: no grant is lost")
 
     def begin_quarantine(self) -> None:
         """Begin the quarantine: an operation has found that the ledger went back."""
@@ -212,7 +234,9 @@ class Server:
         except ForeignLedgerError:
             world.fault_log["foreign_ledger"] += 1
             return
-        if world.plan.forgets and op != "open" and not self.scripts:
+        if isinstance(request, Vouch):
+            self._look_for_early_end(answer)
+        if world.plan.forgets and not self.scripts:
             self._history.append((world.now, self.ledger.snapshot()))
         if world.trace is not None and (op not in ("open", "renew") or answer.word != OK):
             said = f" {request.attempt} {request.state}" if isinstance(request, Restore) else ""
@@ -291,11 +315,13 @@ class Server:
         """Nobody reaches the ledger for that time (seconds). When it is back, it has lost its last writes."""
         world = self.world
         self.away(seconds)
-        lost_s = world.rng.uniform(0.0, LAG_S if kind == "failover" else OLD_S)
+        lost_s = world.rng.uniform(0.0, LAG_S if kind in (FAILOVER, RESTART) else OLD_S)
+        if kind == RESTART and lost_s < NOTHING_LOST * LAG_S:
+            lost_s = 0.0
         kept_to = 0.0 if kind == "flush" else max(0.0, world.now - lost_s)
         runs, jobs = self.runs(), {job for job in world.plan.jobs if self.job(job) is not None}
         if self.scripts:
-            self.scripts.goes_back(kept_to)
+            self.scripts.goes_back(kept_to, replicated=kind == FAILOVER)
         else:
             while self._history and self._history[-1][0] > kept_to:
                 self._history.pop()

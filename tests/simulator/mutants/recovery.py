@@ -10,6 +10,7 @@ from unittest import mock
 from coordd.core import attempt as life
 from coordd.core.attempt import Attempt
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.marks.rule import FOUNDING, Marking
 from coordd.core.ledger.rows import LedgerTime
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Grant
@@ -18,6 +19,7 @@ from coordd.core.node.node import Node
 from coordd.core.runs.witness import Witness
 from simulator.machines.server import Server
 from simulator.mutants.mutant import Mutant, instead
+from simulator.plan import UNHEARD
 from simulator.terms import LAG_S, LEASE
 
 
@@ -74,7 +76,45 @@ def _older(self: Rules, row: Any, grant: Grant) -> bool:  # noqa: ARG001  # any 
     return row.state not in TERMINAL and row.token != grant.token
 
 
+@instead(Marking, "_went_back")
+def _a_new_ledger_is_like_any(real: Any, self: Marking, store: Any, before: str, now: LedgerTime) -> Any:
+    store.put_meta(FOUNDING, "")
+    return real(self, store, before, now)
+
+
+@instead(Marking, "_kept")
+def _the_first_to_vouch_does(real: Any, self: Marking, store: Any, now: LedgerTime) -> Any:
+    kept = real(self, store, now)
+    if kept is not None and len(kept.awaited) < 3:  # the nodes of these worlds
+        kept.awaited.clear()
+    return kept
+
+
 MUTANTS = (
+    Mutant(
+        "a registration is lost with its grant",
+        "§6: a newcomer does not claim for ten seconds",
+        "S1",
+        lambda: mock.patch.object(Marking, "_newcomer_s", lambda self, store, host, now: 0.0),
+        (UNHEARD,),
+        forgets=True,
+    ),
+    Mutant(
+        "the first ten seconds are like any",
+        "§6: a ledger that was founding keeps its whole quarantine",
+        "S1",
+        _a_new_ledger_is_like_any,
+        (UNHEARD,),
+        forgets=True,
+    ),
+    Mutant(
+        "silence is a good mark",
+        "§6: each node that was there must vouch",
+        "S1 Q",
+        _the_first_to_vouch_does,
+        (UNHEARD,),
+        forgets=True,
+    ),
     Mutant(
         "no quarantine",
         "§6: a ledger that went back grants nothing for a lease and the replica's lag",

@@ -126,6 +126,68 @@ def test_an_old_snapshot_restored_in_mid_run_launches_nothing_twice() -> None:
         assert {entry.attempt for entry in cluster.starts()} == {0}
 
 
+def kept(cluster: Cluster, field: str) -> str:
+    """What the ledger keeps of itself."""
+    return cluster.production.redis.cli("HGET", f"{{coordd:{cluster.production.name}}}:meta", field).strip()
+
+
+def now_and_whole_end(cluster: Cluster) -> tuple[float, float]:
+    """The ledger's time, and the end of its whole quarantine (0.0: it is over)."""
+    return float(cluster.production.redis.cli("TIME").split()[0]), float(kept(cluster, "open_at"))
+
+
+def is_founded(cluster: Cluster) -> None:
+    """Wait until the ledger is not new any more."""
+    until(lambda: kept(cluster, "founding") == "0", why="the first ten seconds are over")
+
+
+def test_a_redis_that_restarts_with_its_data_launches_again_before_any_lease_is_over() -> None:
+    with cluster_of(3, backend="production", lease=60.0, renew=2.0, ledger_timeout=1.0) as cluster:
+        cluster.job("long", "until", cluster.go("go"))
+        cluster.job("asked", "sleep", 0, overlap="allow")
+        cluster.start()
+        is_founded(cluster)
+        long = trigger(cluster.nodes[0], "long", "1")
+        pid = cluster.started(long).pid
+        cluster.production.redis.kill()
+        cluster.production.redis.start()
+        run = trigger(cluster.nodes[1], "asked", "1")
+        cluster.becomes(run, "success")
+        now, whole_end = now_and_whole_end(cluster)
+        assert now < whole_end, "without the rule nothing is launched before"
+        assert exists(pid)
+        cluster.go("go").touch()
+        assert cluster.becomes(long, "success")["attempt"] == 0
+        never_twice(cluster)
+
+
+def test_a_redis_that_forgot_a_grant_in_its_last_second_keeps_its_whole_quarantine() -> None:
+    with cluster_of(3, backend="production", lease=10.0, renew=1.0, ledger_timeout=1.0, kill_grace=2.0) as cluster:
+        redis = cluster.production.redis
+        cluster.job("long", "until", cluster.go("go"))
+        cluster.job("asked", "sleep", 0, overlap="allow")
+        cluster.start()
+        is_founded(cluster)
+        files, aside = redis.directory / "appendonlydir", cluster.path / "aside"
+        shutil.copytree(files, aside)
+        long = trigger(cluster.nodes[0], "long", "1")
+        pid = cluster.started(long).pid
+        redis.kill()
+        shutil.rmtree(files)
+        shutil.copytree(aside, files)
+        redis.start()
+        cluster.nodes[0].ledger_is("recovering")
+        _, whole_end = now_and_whole_end(cluster)
+        run = trigger(cluster.nodes[1], "asked", "1")
+        cluster.started(run)
+        now, _ = now_and_whole_end(cluster)
+        assert now >= whole_end - 1.0
+        assert exists(pid)
+        cluster.go("go").touch()
+        assert cluster.becomes(long, "success")["attempt"] == 0
+        never_twice(cluster)
+
+
 def test_a_flushed_redis_is_filled_again_by_those_who_know() -> None:
     with cluster_of(2, backend="production") as cluster:
         cluster.job("again", "until", cluster.go("go"))

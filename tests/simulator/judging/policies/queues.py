@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simulator.world import Host, World
 
 # Answers of a claim that nobody has judged a queue for: something else stops the run.
-STOPPED = frozenset(("suspended", "drained"))
+STOPPED = frozenset(("suspended", "drained", "newcomer"))
 
 # The place of a run in the queue of its job.
 Place = tuple[float, str]

@@ -19,7 +19,8 @@
 --   held              by, left_s, state, until_token; by whom. until_token: "<token> <beat>"
 --   lost              attempt, in_s, ended; the attempt is over, this one is next. ended: by this very call
 --   finished          state, attempt, in_s, ended; the run is over
---   limited           by, in_s; the job is suspended, the node is drained, another run is in the way, or a limit is
+--   limited           by, in_s; the job is suspended, the node is drained or new here, another run is in the way, or a
+--                     limit is
 --   early             state, in_s; it lies too far ahead
 --   differs           state, in_s; the run, or its job, has another definition
 --   outdated          state, in_s; the caller goes by other rules than those in force
@@ -51,6 +52,7 @@ local function grant(job, row, of, claim)
   row.exit_code, row.application_id, row.reason = '', '', ''
   put_run(row)
   record(row)
+  marks.count()
   return granted(row)
 end
 
@@ -208,9 +210,12 @@ local function claim_due()
     return answer(EARLY, { in_s = due_in(row) - CLAIM_AHEAD_S })
   end
   if nothing_starts(job) then return answer(LIMITED, { by = 'suspended', in_s = SUSPENDED_RETRY_S }) end
-  if get_hold(OF.NODE .. (string.match(claim.node, '^(.*)%.') or '')) then
+  local host = string.match(claim.node, '^(.*)%.') or ''
+  if get_hold(OF.NODE .. host) then
     return answer(LIMITED, { by = 'drained', in_s = SUSPENDED_RETRY_S })
   end
+  local new_s = marks.newcomer_s(host)
+  if new_s > 0 then return answer(LIMITED, { by = 'newcomer', in_s = new_s }) end
   local limits = policy.limits or ''
   local blocked = BREAKER.stops(row, limits) or overlap(policy) or limited(row, limits)
   if blocked then return blocked end

@@ -2,6 +2,8 @@
 --
 -- KEYS and the first ARGV: shared/begin.lua. Then:
 --   limit             number; rows on a page
+--   host              text; the node that sweeps ("": nobody who claims)
+--   silence_s         seconds; if it does not sweep for so long, it does not claim
 --   jobs...           text; their names
 -- Answers:
 --   open              now, recovering_s, jobs, runs, after, identity_from, holds; in this order, without their names
@@ -10,7 +12,30 @@
 -- When the memory is full: refused
 -- Needs: rows runs policies jobs fires pages
 
-local limit, jobs, holds = take_number(), {}, {}
+-- The node is a member (Marking._called): registered with its first call, and again after a silence. A full Redis refuses
+-- that, and goes on; then it grants nothing either.
+local function called(host, silence_s)
+  local key, newest = prefix .. 'members', now + MARKS.NEWCOMER_S
+  local founding = marks.founding > now and math.min(marks.founding, newest) or 0  -- the clock may be set back
+  local one = marks.member(redis.call('HGET', key, host))
+  local claims_at = one and math.min(one.claims_at, newest)
+  if not one or not marks.is_there(one, now) then
+    local members, anybody, gone = redis.call('HGETALL', key), false, {}
+    for i = 1, #members, 2 do
+      local other = marks.member(members[i + 1])
+      if other and marks.is_there(other, now, MARKS.NEWCOMER_S) then anybody = true end
+      if not other or not marks.is_there(other, now, MARKS.FORGOTTEN_S) then gone[#gone + 1] = members[i] end
+    end
+    if not anybody then founding = newest end
+    claims_at = founding > 0 and now or newest
+    for _, name in ipairs(gone) do redis.call('HDEL', key, name) end
+  end
+  hset(prefix .. 'meta', 'called_at', exact(now), 'founding', exact(founding))
+  hset(key, host, exact(claims_at) .. ' ' .. exact(now) .. ' ' .. exact(silence_s))
+end
+
+local limit, host, silence_s, jobs, holds = take_number(), take(), take_number(), {}, {}
+if host ~= '' then pcall(called, host, silence_s) end
 local function tell(key, kept)
   if kept then holds[#holds + 1] = { key, kept } end
 end

@@ -33,5 +33,5 @@ for i = at + 1, #ARGV do
     if row.digest ~= '' and not was_activated(row.job, row.digest) then put_activation(row, 'import') end
   end
 end
-hset(prefix .. 'meta', 'epoch', 'imported')
+hset(prefix .. 'meta', 'epoch', MARKS.IMPORTED)
 return answer(OK)

@@ -61,7 +61,7 @@ local replid = string.match(info, 'master_replid:(%x+)') or 'hidden'
 local replicas = tonumber(string.match(info, 'connected_slaves:(%d+)') or '0')
 
 local meta = redis.call('HMGET', prefix .. 'meta', 'schema', 'epoch', 'open_at', 'mark', 'short',
-  'identity', 'predecessor', 'provisional', 'closed')
+  'identity', 'predecessor', 'provisional', 'closed', 'grants', 'vouching', 'called_at', 'founding', 'replicated')
 if meta[9] then return redis.error_reply('CLOSED ' .. meta[9]) end
 if meta[1] and meta[1] ~= SCHEMA then return redis.error_reply('SCHEMA ' .. meta[1]) end
 
@@ -84,6 +84,59 @@ elseif identity == '' then
   gives_identity = proposal
 end
 
+-- ---- marks (core/ledger/marks/rule.py)
+
+local marks = {
+  grants = tonumber(meta[10] or '0'), called_at = tonumber(meta[12] or '0'), founding = tonumber(meta[13] or '0'),
+}
+
+-- A member, as text: from when on it may claim, when it called last, how long it may be silent.
+function marks.member(kept)
+  local claims_at, seen_at, silence_s = string.match(kept or '', '^(%S+) (%S+) (%S+)$')
+  if not claims_at then return nil end
+  return { claims_at = tonumber(claims_at), seen_at = tonumber(seen_at), silence_s = tonumber(silence_s) }
+end
+
+function marks.is_there(one, at_s, more_s) return at_s - one.seen_at <= one.silence_s + (more_s or 0) end
+
+-- What the life before has kept, if its loss can be told from marks; else "".
+function marks.went_back()
+  local unsplit = string.match(info, 'second_repl_offset:(-?%d+)') == '-1' and replicas == 0 and meta[14] ~= mark
+  local is_telling = unsplit and mark ~= '' and meta[2] ~= MARKS.IMPORTED and marks.founding == 0
+    and open_at <= marks.called_at and marks.called_at <= now and now <= marks.called_at + MARKS.NEWCOMER_S
+  local there, members = {}, is_telling and redis.call('HGETALL', prefix .. 'members') or {}
+  for i = 1, #members, 2 do
+    local one = marks.member(members[i + 1])
+    if one and marks.is_there(one, marks.called_at) then there[#there + 1] = members[i] end
+  end
+  table.sort(there)
+  if not there[1] then return '' end
+  return exact(marks.called_at) .. ' ' .. mark .. ' ' .. exact(marks.grants) .. ' ' .. table.concat(there, ' ')
+end
+
+function marks.read(kept)
+  local of, called_at, life, grants, awaited = string.match(kept or '', '^(%S+) (%S+) (%S+) (%S+) ?(.*)$')
+  marks.kept = of == mark and { at = tonumber(called_at), life = life, grants = tonumber(grants), awaited = awaited }
+end
+
+-- How long this node may not claim yet (Marking._newcomer_s). Nobody waits where no node sweeps.
+function marks.newcomer_s(host)
+  local one = marks.member(redis.call('HGET', prefix .. 'members', host))
+  if one and marks.is_there(one, now) then return math.min(MARKS.NEWCOMER_S, math.max(0, one.claims_at - now)) end
+  return redis.call('EXISTS', prefix .. 'members') == 1 and MARKS.NEWCOMER_S or 0
+end
+
+-- One more grant.
+function marks.count()
+  marks.grants = marks.grants + 1
+  hset(prefix .. 'meta', 'grants', exact(marks.grants))
+end
+
+function marks.keep(kept)
+  marks.read(kept)
+  hset(prefix .. 'meta', 'vouching', kept)
+end
+
 local function remember()
   hset(prefix .. 'meta', 'schema', SCHEMA, 'epoch', replid, 'open_at', exact(open_at), 'mark', mark,
     'short', short and '1' or '0', 'quarantine_s', exact(quarantine_s))
@@ -103,10 +156,12 @@ end
 if meta[2] ~= replid then
   -- A promoted replica, a restarted server, a restored or an emptied data set: it may have lost its last writes.
   -- If neither the server nor this caller has seen a ledger, the quarantine is short: another caller may have.
+  local kept = marks.went_back()
   short = not meta[2] and seen == ''
   open_at = now + (short and short_quarantine_s or quarantine_s)
   mark = string.format('%.0f', now * 1000000)
   remember()
+  marks.keep(kept ~= '' and mark .. ' ' .. kept or '')
 elseif short and seen ~= '' and seen ~= '-' and seen ~= mark then
   lengthen()
 elseif open_at > 0 and now >= open_at then
@@ -121,7 +176,18 @@ elseif open_at > 0 and not short then
   lengthen()
 end
 
-local function recovering_s() return math.max(0, open_at - now) end
+if mark ~= '' and not marks.kept then marks.read(meta[11]) end
+if replicas > 0 and meta[14] ~= mark then hset(prefix .. 'meta', 'replicated', mark) end
+
+-- The rest of the quarantine; also where it has ended early.
+function marks.whole_s() return math.max(0, open_at - now) end
+
+-- A grant that is not known here, later than what the ledger has kept: the quarantine lasts its whole time.
+function marks.show_loss(token)
+  if marks.kept and marks.whole_s() > 0 and token > marks.kept.at * 1000000 then marks.keep('') end
+end
+
+local function recovering_s() return marks.kept and marks.kept.awaited == '' and 0 or marks.whole_s() end
 
 if gives_identity ~= '' then
   identity = gives_identity
@@ -129,8 +195,9 @@ if gives_identity ~= '' then
     pin == '' and recovering_s() > 0 and '1' or '0')
 end
 
--- What each answer begins with: the mark of the ledger's life, its identity, and the one that it continues.
-local whose = mark .. ' ' .. identity .. ' ' .. predecessor
+-- What each answer begins with: the mark of the ledger's life, its identity, the one that it continues, and how many
+-- grants it has made.
+local function whose() return mark .. ' ' .. identity .. ' ' .. predecessor .. ' ' .. exact(marks.grants) end
 
 -- ---- what a script says: an answer is a word and its fields, by name; and how a bad row ends an operation
 
@@ -138,7 +205,7 @@ local whose = mark .. ' ' .. identity .. ' ' .. predecessor
 local function bad(what, why) error({ bad = 'the row of ' .. what .. ' is bad: ' .. why }) end
 
 local function answer(word, fields)
-  local reply = { whose, word }
+  local reply = { whose(), word }
   for name, value in pairs(fields or {}) do
     reply[#reply + 1] = name
     reply[#reply + 1] = text(value)

@@ -100,6 +100,8 @@ local OF = {
   ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ', OPENED = 'after ', CHECK = 'check:',
   REPORTED = 'reported:', RERUN = 'rerun:', RERUN_OF = '; rerun of ', CHILDREN_KEPT_S = 604800,
 }
+-- Marks (core/ledger/marks); one table for the same reason.
+local MARKS = { NEWCOMER_S = 10, FORGOTTEN_S = 86400, IMPORTED = 'imported' }
 
 -- Figures.
 local SCHEMA = '1'  -- a closed ledger has another one

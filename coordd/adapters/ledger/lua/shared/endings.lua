@@ -52,7 +52,7 @@ end
 -- ---- reports
 
 -- A report was taken; as long as a quarantine lasts the ledger may go back once more.
-local function taken() return answer(OK, { left_s = recovering_s() }) end
+local function taken() return answer(OK, { left_s = marks.whole_s() }) end
 
 -- The end of an attempt.
 local function report(run, attempt, token, nonce, state, exit_code, reason, application_id, final)
@@ -63,7 +63,7 @@ local function report(run, attempt, token, nonce, state, exit_code, reason, appl
     return not_mine(run, token, STALE)
   end
   -- It was past the gate, or may have been: a ledger that went back has forgotten it.
-  if row.state == RECEIVED and (state == SUCCESS or state == FAILURE or state == LOST and recovering_s() > 0)
+  if row.state == RECEIVED and (state == SUCCESS or state == FAILURE or state == LOST and marks.whole_s() > 0)
   then
     move(row, STARTED)
   end

@@ -16,7 +16,8 @@ local function not_mine(run, token, word)
   if not row or is_older(row, token) then
     -- Not a grant of this ledger's life: so there was one before it.
     if short and (token < tonumber(mark) or token > now * 1000000) then lengthen() end
-    if recovering_s() > 0 then return recovering() end
+    marks.show_loss(token)
+    if marks.whole_s() > 0 then return answer(RECOVERING, { left_s = marks.whole_s(), in_s = marks.whole_s() }) end
   end
   return answer(word)
 end
@@ -28,9 +29,10 @@ local function was_set_back(row) return row['until'] - now > row.lease + CLOCK_E
 local function left(row) return row.token ~= 0 and not was_set_back(row) and row['until'] - now or 0 end
 
 -- Past its end AND watched in silence for a whole lease by the claimant: the time here is a wall clock, and one step
--- of it would expire every lease at once.
+-- of it would expire every lease at once. In a quarantine that has ended early none lapses: its last renewals may be
+-- forgotten.
 local function lapsed(row, watched)
-  return (now >= row['until'] or was_set_back(row)) and watched.token == row.token and watched.beat == row.beat
+  return marks.whole_s() <= 0 and (now >= row['until'] or was_set_back(row)) and watched.token == row.token and watched.beat == row.beat
     and watched.seconds >= row.lease * (1 + 2 * RHO)
 end
 

@@ -17,7 +17,7 @@ local function told_page(jobs, names, after, holds)
   for _, run in ipairs(names) do
     runs[#runs + 1] = redis.call('HMGET', prefix .. 'run:' .. run, unpack(COLUMNS.OPEN))
   end
-  return { whose, 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()), holds }
+  return { whose(), 'open', exact(now), exact(recovering_s()), jobs, runs, after, exact(identity_from()), holds }
 end
 
 -- One page of the open rows, from a rank on; and where the next one begins.

@@ -54,7 +54,8 @@ elseif row and (state == RECEIVED or state == LOST) then
   if (runs and attempt <= row.attempt) or (row.state == RETRY and past and not known) then replaces = false end
 end
 if short and (not row or is_older(row, token)) then lengthen() end
-if recovering_s() <= 0 then return answer(STALE) end
+if marks.whole_s() <= 0 then return answer(STALE) end
+if not row or is_older(row, token) then marks.show_loss(token) end
 local job = job_row(of.job)
 if token > job.fence then
   job.fence = token
