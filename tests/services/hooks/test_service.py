@@ -109,7 +109,7 @@ class Machine:
             listener(said, notices)
 
     def hears(self, event: Any) -> None:
-        self.recent.append((SimpleNamespace(sender=ELSEWHERE), event))
+        self.recent.append((SimpleNamespace(sender=ELSEWHERE, incarnation="b1"), event))
         self.recent_total += 1
 
 
