@@ -48,7 +48,7 @@ class Vouching:
             return
         self._out = True
         heard = ctx.heard
-        # Of another life than the one in which this is asked, it is no mark of the life before.
+        # The daemon may have heard of a newer life already; then this is not a mark of the life before.
         life = heard.before if heard.life == self._epoch else ""
         ctx.ask(Vouch(host=ctx.hostname, life=life, grants=heard.mark), self._answered)
 

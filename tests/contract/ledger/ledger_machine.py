@@ -85,12 +85,11 @@ ends = st.sampled_from(("success", "failure", "revoked", "lost"))
 
 
 def fields(thing: Any) -> Any:
-    """Rows and answers as plain data."""
+    """Rows and answers as plain data; each ledger has lives of its own, and counts its own grants."""
     if isinstance(thing, list):
         return [fields(each) for each in thing]
     if isinstance(thing, dict):
         return {key: fields(each) for key, each in thing.items()}
-    # Each ledger has lives of its own, and counts its own grants (marks/test_marks.py).
     own = {"grants"} if isinstance(thing, OpenAnswer) else {"epoch", "grants"}
     names = set(getattr(thing, "__slots__", ())) - own
     return {name: fields(getattr(thing, name)) for name in names} if names else thing

@@ -22,7 +22,7 @@ LIFE = "life"  # the epoch of the present life
 OPEN_AT = "open_at"  # when its whole quarantine is over
 GRANTS = "grants"  # the number of grants so far
 CALLED_AT = "called_at"  # when a member called last
-FOUNDING = "founding"  # until when whoever is registered may claim at once; "": it is over
+FOUNDING = "founding"  # until when a node that is registered may claim at once; "": it is over
 MEMBERS = "members"  # of each: host, from when on it may claim, when it called last, its silence; a line each
 VOUCHING = "vouching"  # Kept, as text
 

@@ -3,7 +3,7 @@
 -- KEYS and the first ARGV: shared/begin.lua. Then:
 --   limit             number; rows on a page
 --   host              text; the node that sweeps ("": nobody who claims)
---   silence_s         seconds; if it does not sweep for so long, it does not claim
+--   silence_s         seconds; after that time without a sweep it does not claim
 --   jobs...           text; their names
 -- Answers:
 --   open              now, recovering_s, jobs, runs, after, identity_from, holds; in this order, without their names
