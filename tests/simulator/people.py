@@ -232,7 +232,7 @@ class People:
             for row in world.ledger.runs(state=state, limit=20):
                 self._letter(row)
         if world.chaos_over:  # a ledger that went back may have forgotten that a job was resumed
-            for job in sorted(world.plan.jobs):
+            for job in sorted(world.plan.jobs.keys() - world.checking.keeps()):
                 host = self._somewhere(world.rng.random())
                 if host is not None and world.server.suspended(job):
                     self._ledger(host, Suspend(job=job, suspended=False, by=PERSON))

@@ -18,7 +18,7 @@ from coordd.core.ledger.words import RHO
 from coordd.core.wire import windows
 from simulator import configuration, following, policies, publishing
 from simulator.item import Item
-from simulator.machines import arriving, hooks
+from simulator.machines import arriving, checks, hooks
 from simulator.terms import CHAOS_S, KILL_GRACE, LEASE, SCHEDULES_END_S, WALL
 
 # Faults of single messages, calls and starts. Each has a probability. All other faults strike at one instant.
@@ -243,7 +243,7 @@ def draw(
         jobs=jobs | _beside(kinds, seed),
         items=tuple(sorted(items)),
         kinds=kinds,
-        tags=policies.tags(seed, nodes) if policies.LINE in kinds else ((),) * nodes,
+        tags=_tags(kinds, seed, nodes),
         rooms=policies.rooms(seed, nodes) if policies.ROOM in kinds else ((),) * nodes,
         scores=policies.scores(seed, jobs) if policies.LINE in kinds else {},
         fails=policies.fails(seed, nodes) if kinds & {policies.RETRIES, policies.BREAKERS} else (0.0, frozenset()),
@@ -263,7 +263,16 @@ def _beside(kinds: frozenset[str], seed: int) -> dict[str, Job]:
     """The jobs of some kinds of worlds, which nothing else is drawn for."""
     made = hooks.jobs() if policies.HOOKS in kinds else {}
     made |= following.jobs(seed) if policies.AFTER in kinds else {}
+    made |= checks.jobs() if policies.CHECKS in kinds else {}
     return made | (arriving.jobs(seed) if policies.TRIGGERS in kinds else {})
+
+
+def _tags(kinds: frozenset[str], seed: int, nodes: int) -> tuple[tuple[str, ...], ...]:
+    """The tags of each machine, in the kinds of worlds that have some."""
+    none: tuple[tuple[str, ...], ...] = ((),) * nodes
+    line = policies.tags(seed, nodes) if policies.LINE in kinds else none
+    sites = checks.tags(seed, nodes) if policies.CHECKS in kinds else none
+    return tuple((*one, *two) for one, two in zip(line, sites, strict=True))
 
 
 def _of_kind(seed: int, which: tuple[int, int]) -> bool:
@@ -279,13 +288,15 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
         return frozenset()
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
     if publishing.PUBLISHED in drawn:
-        drawn -= {policies.HOOKS, policies.AFTER, policies.RERUNS, policies.TRIGGERS}
+        drawn -= {policies.HOOKS, policies.AFTER, policies.RERUNS, policies.TRIGGERS, policies.CHECKS}
     if seed in policies.BEFORE_BREAKERS:
         drawn -= {policies.BREAKERS}
     if seed in policies.BEFORE_TRIGGERS:
         drawn -= {policies.TRIGGERS}
     if seed in policies.BEFORE_RERUNS:
         drawn -= {policies.RERUNS}
+    if seed in policies.BEFORE_CHECKS or policies.TRIGGERS in drawn:
+        drawn -= {policies.CHECKS}
     return policies.with_parents(drawn - policies.YOUNGER if seed in policies.EARLIER else drawn)
 
 

@@ -1,5 +1,5 @@
 """Kinds of worlds in which one policy matters: the line of a pool, holds, budgets, blackouts, queues,
-retries, skipped fire times, hooks, breakers, jobs after jobs, triggers.
+retries, skipped fire times, hooks, breakers, jobs after jobs, triggers, checks.
 
 Each draws from a random stream of its own, so that all else in the world of a seed stays as it is.
 """
@@ -54,6 +54,9 @@ TRIGGERS = "triggers"
 # Jobs run after other jobs, and people replay what was given up with its children.
 RERUNS = "reruns"
 
+# What nodes look at goes bad and good again; jobs are left to others or suspended meanwhile. Not beside triggers.
+CHECKS = "checks"
+
 # (m, r): the seeds with seed % m == r are of that kind.
 SEEDS = {
     LINE: (11, 6),
@@ -68,6 +71,7 @@ SEEDS = {
     AFTER: (29, 24),
     TRIGGERS: (19, 5),
     RERUNS: (29, 11),
+    CHECKS: (31, 29),
 }
 
 # Seeds that have shown a defect before there were the last seven kinds: they stay the worlds that they were.
@@ -106,7 +110,8 @@ EARLIER = frozenset(
 BEFORE_BREAKERS = frozenset((22042, 26389, 32323, 41293, 923159))
 BEFORE_TRIGGERS = frozenset((2228, 9102012, 22368, 50241, 29189, 463301))
 BEFORE_RERUNS = frozenset((5550, 29504, 8005432))
-YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS, AFTER, TRIGGERS, RERUNS))
+BEFORE_CHECKS = frozenset((440198,))
+YOUNGER = frozenset((HOLDS, ROOM, BLACKOUT, QUEUES, RETRIES, SKIPS, HOOKS, BREAKERS, AFTER, TRIGGERS, RERUNS, CHECKS))
 
 # The pool of such a world, its possible sizes, and the jobs that may be in it.
 POOL = "line"

@@ -35,6 +35,7 @@ from simulator.judging.records import ALL, Records
 from simulator.machines import arriving
 from simulator.machines.arrivals import Arrivals
 from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
+from simulator.machines.checks import Checking
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
 from simulator.machines.hooks import Services
@@ -157,13 +158,7 @@ class World:
             for index, (rate, skew) in enumerate(zip(plan.rates, plan.skews, strict=True))
             if f"n{index}" not in plan.without
         ]
-        for host in self.hosts:
-            host.misplaced = host.index >= plan.nodes - plan.misplaced
-            host.place = {"machine": f"m{host.index}", "host": host.name, "boot": "1", "pid_ns": "1", "container": ""}
-            if plan.pinned:
-                host.disk.pin = (IDENTITY, self.server.address)
-        if plan.pinned:
-            self.ledger._store.metas["identity"] = IDENTITY
+        self._place()
         self.unseen: list[Host] = []  # machines, or namespaces, whose disk has moved away: with their runners alone
         self.bus: Bus = Broker(self) if plan.production else Datagrams(self)
         self.intruder = Intruder(self)
@@ -173,11 +168,23 @@ class World:
         self.publishing = Publishing(self)
         self.hooks = Services(self)
         self.arrivals = Arrivals(self)
+        self.checking = Checking(self, self.hooks.turns)
         for host in self.hosts:
             self.at(plan.joins[host.index], self.boot, host)
         for number, item in enumerate(plan.items):
             if str(number) not in plan.without:
                 self.at(item.at, self._doer(item.kind), item)
+
+    def _place(self) -> None:
+        """Where each machine is, and which ledger it names and has used."""
+        plan = self.plan
+        for host in self.hosts:
+            host.misplaced = host.index >= plan.nodes - plan.misplaced
+            host.place = {"machine": f"m{host.index}", "host": host.name, "boot": "1", "pid_ns": "1", "container": ""}
+            if plan.pinned:
+                host.disk.pin = (IDENTITY, self.server.address)
+        if plan.pinned:
+            self.ledger._store.metas["identity"] = IDENTITY
 
     def _doer(self, kind: str) -> Callable[[Item], None]:
         if kind in KINDS:
@@ -198,6 +205,7 @@ class World:
         patches.enter_context(self.publishing.patched())
         patches.enter_context(self.hooks.patched())
         patches.enter_context(self.arrivals.patched())
+        patches.enter_context(self.checking.patched())
         for name, value in self.plan.limits.items():
             patches.enter_context(mock.patch(name, value))
         return patches

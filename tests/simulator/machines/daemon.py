@@ -21,7 +21,7 @@ from coordd.core.node.definitions import Had
 from coordd.core.node.elections import Elections
 from coordd.core.node.node import Node
 from coordd.core.perform import pump
-from coordd.core.ready import Launch, LedgerRequest, Notice, Now, Reply
+from coordd.core.ready import Elected, Launch, LedgerRequest, Notice, Now, Reply
 from coordd.core.runs import knowledge
 from coordd.core.wire import codec
 from coordd.core.wire.events import Event, Task, TaskFailed, TaskRetried, TaskRevoked, TaskSucceeded
@@ -34,6 +34,7 @@ from simulator.terms import SETTINGS
 
 if TYPE_CHECKING:
     from coordd.services.backends.published import PublishedSource
+    from simulator.machines.checks import ChecksSeat
     from simulator.machines.hooks import HooksSeat
     from simulator.machines.seat import Seat
     from simulator.world import Host, World
@@ -139,6 +140,7 @@ class Daemon(QuietShell):
         self.calls = random.Random(f"calls of {world.plan.seed} {host.index} {host.boots}")
         self.source: PublishedSource | None = None
         self.hooks: HooksSeat | None = None
+        self.checks: ChecksSeat | None = None
         self.seats: list[Seat] = []  # of its services
         self.began_with = host.disk.clock_mark
         self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
@@ -153,7 +155,9 @@ class Daemon(QuietShell):
     def begin(self) -> None:
         host, now = self.host, self.time()
         self.hooks = self.world.hooks.start(self)
-        self.seats = [seat for seat in (self.hooks, self.world.arrivals.start(self)) if seat is not None]
+        self.checks = self.world.checking.start(self)
+        seats = (self.hooks, self.world.arrivals.start(self), self.checks)
+        self.seats = [seat for seat in seats if seat is not None]
         host.mark_lost, host.disk.unsaved_mark = host.mark_lost or bool(host.disk.unsaved_mark), 0
         if host.mark_lost:
             host.acted.clear()
@@ -458,6 +462,10 @@ class Daemon(QuietShell):
             self.world.fault_log[f"trigger_{reply.kind}"] += 1
         else:
             self.world.accepted[reply.result["id"]] = self.host if reply.result["durable"] == "node" else None
+
+    def elected(self, elected: Elected) -> None:
+        if self.checks is not None:
+            self.checks.elected(elected)
 
     def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
         if self.world.trace is not None:

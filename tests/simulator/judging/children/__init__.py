@@ -1,1 +1,1 @@
-"""Judges of what follows what people do to parents."""
+"""Judges of children: of what follows the ends of their parents, and what people do to them."""

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from coordd.core.ledger.words import Policy
 from simulator.judging.children.again import Again
+from simulator.judging.children.joined import Joined
 from simulator.judging.policies.arrived import Arrived
 from simulator.judging.policies.blackouts import Blackouts
 from simulator.judging.policies.broken import Broken
+from simulator.judging.policies.checked import Checked
 from simulator.judging.policies.elsewhere import Elsewhere
-from simulator.judging.policies.joined import Joined
 from simulator.judging.policies.pauses import Pauses
 from simulator.judging.policies.proposals import Proposals
 from simulator.judging.policies.queues import Queues
@@ -36,7 +37,7 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    kinds = (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined, Again)
+    kinds = (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined, Again, Checked)
     begun = (kind(world) for kind in kinds)
     return world.holds, *begun, world.told, world.arrived
 
@@ -66,7 +67,7 @@ def decided(world: World, election: Election) -> None:
 def ended(world: World) -> None:
     """The world is over."""
     for watch in world.watches:
-        if isinstance(watch, Broken | Proposals | Joined | Again | Arrived):
+        if isinstance(watch, Broken | Proposals | Joined | Again | Arrived | Checked):
             watch.end()
 
 
@@ -79,4 +80,4 @@ def waited(world: World) -> None:
 
 def unsettled(world: World) -> bool:
     """True if something is still to be done."""
-    return any(isinstance(watch, Joined | Again | Arrived) and watch.unsettled() for watch in world.watches)
+    return any(isinstance(watch, Joined | Again | Arrived | Checked) and watch.unsettled() for watch in world.watches)

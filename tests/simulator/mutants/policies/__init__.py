@@ -3,6 +3,7 @@
 from simulator.mutants.mutant import Mutant
 from simulator.mutants.policies import (
     breakers,
+    checks,
     holds,
     hooks,
     joined,
@@ -25,6 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *skips.MUTANTS,
     *hooks.MUTANTS,
     *breakers.MUTANTS,
+    *checks.MUTANTS,
     *joined.MUTANTS,
     *triggers.MUTANTS,
 )
