@@ -146,3 +146,7 @@ class OpenAnswer:
         self.recovering_s = recovering_s
         self.epoch = epoch
         self.grants = 0  # as in Answer
+
+    def __repr__(self) -> str:
+        """Short, and the same in every process: the simulator compares its transcripts."""
+        return f"{self.word}({', '.join(f'{one.run} {one.state}' for one in self.runs)})"

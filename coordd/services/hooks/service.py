@@ -243,7 +243,8 @@ class Hooks:
         due = [run for run, hint in self._hints.items() if hint.at <= now][:LOOKED_UP_MAX]
         late = self._troubles.found.late_jobs
         new = sorted(job for job in late.keys() - self._late if not job.startswith(HOOK))
-        states = [state for state in (*TERMINAL, UNKNOWN) if any(hook.wants(f"run.{state}") for hook in self.hooks)]
+        ends = (*sorted(TERMINAL), UNKNOWN)
+        states = [state for state in ends if any(hook.wants(f"run.{state}") for hook in self.hooks)]
         self._offer_rows()
         whole = now >= self._read_at and not self._ended_rows
         if not (due or new or whole):
