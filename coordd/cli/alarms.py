@@ -115,9 +115,10 @@ def replay(ident: str, with_children: bool) -> None:
             click.echo(visible(f"{said['id']} is tried again"))
             return
         click.echo(f"{said['run']} is tried again: attempt {said['attempt']}")
-        for run in said["children"]:
+        children = said.get("children", ())  # an older daemon does not know them
+        for run in children:
             click.echo(visible(f"then {run}"))
-        if with_children and not said["children"]:
+        if with_children and not children:
             click.echo("No run follows it.")
 
     given = {"with_children": True} if with_children else {}

@@ -35,9 +35,9 @@ def test_the_parents_of_a_run_are_in_its_row_and_its_children_follow_from_the_jo
     assert lineal.parents(row("b@x", "after a@1, c@2")) == ["a@1", "c@2"]
     assert lineal.parents(row("b@x", "ann")) == []
     assert children == ["b@2025-01-29T00:00:00Z", "c@2025-01-29T08:00:00Z"]
-    assert lineal.shown(children, {children[0]: row(children[0])}) == [
-        {"id": children[0], "state": "pending"},
-        {"id": children[1], "state": None},
+    assert lineal.shown(children, {children[0]: row(children[0])}, children[1:]) == [
+        {"id": children[0], "state": "pending", "again": False},
+        {"id": children[1], "state": None, "again": True},
     ]
     by_id = Life()._new_row(asked_for("a#7"), LedgerTime(EPOCH, 500.0))
     assert lineal.children(by_id, JOBS) == ["b#7", "c#7"]
