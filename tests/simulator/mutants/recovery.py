@@ -56,13 +56,13 @@ def _quarantine_per_caller() -> Iterator[None]:
     """Each caller counts the quarantine from its own first call."""
     begun: dict[tuple[int, int, str], float] = {}
 
-    def recovering_s(self: Server, wall: float) -> float:
+    def whole_s(self: Server, wall: float) -> float:
         if not self.setbacks:
             return 0.0
         since = begun.setdefault((id(self), len(self.setbacks), self.caller), wall)
         return max(0.0, since + LEASE + LAG_S - wall)
 
-    with mock.patch.object(Server, "recovering_s", recovering_s):
+    with mock.patch.object(Server, "whole_s", whole_s):
         yield
 
 
