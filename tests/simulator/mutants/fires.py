@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         "a backfill opens a fire time twice",
         "§6 backfill 4, 5: what the plan has opened is exists",
-        "Z",
+        "Z RR",
         _a_plan_forgets_what_it_has_opened,
     ),
     Mutant("a backfill knows no limit", "§6 backfill 7: AT_MOST", "Z", _a_plan_knows_no_limit),
