@@ -6,7 +6,7 @@ from simulator import command, mutants
 from simulator.mutants.mutant import Mutant
 
 # Maximum number of worlds for each mutant. docs/reliability.md tells how many worlds each mutant really needs.
-SEEDS_MAX = 400
+SEEDS_MAX = 500
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
