@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from coordd.core.jobs.arguments import control_character, nearest
+from coordd.core.jobs.schedule import parse_duration
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
@@ -213,6 +214,18 @@ def read_table(
 def strategy(value: object, *built_in: str) -> str:
     """The name of a strategy: a built-in one, or one that an installed package brings."""
     return brought(value, STRATEGIES, "a strategy", *built_in)
+
+
+def seconds(least: float, most: float) -> Reader:
+    """The reader of a duration in these bounds (seconds)."""
+
+    def read(value: Any) -> float:
+        said: float = parse_duration(value)
+        if not least <= said <= most:
+            raise ValueError(f"expected {least:g} s to {most:g} s, found {said:g} s")
+        return said
+
+    return read
 
 
 def brought(value: object, group: str, what: str, *built_in: str) -> str:

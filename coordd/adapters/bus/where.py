@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from coordd.config.addresses import UNVERIFIED
 from coordd.core.redaction import redact_text
@@ -34,11 +34,7 @@ def of_amqp(url: str) -> Where:
         raise ConfigError(f"[cluster] bus: {shown} is not amqp(s)://[USER@]HOST[:PORT][/VHOST]") from exc
     if not parts.hostname:
         raise ConfigError(f"[cluster] bus: {shown} names no host")
-    unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
-    if unknown or parts.fragment:
-        raise ConfigError(
-            f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
-        )
+    _says_no_more(parts, shown)
     vhost = unquote(parts.path[1:]) or "/"
     return Where(
         f"RabbitMQ at {parts.hostname}:{port}",
@@ -61,11 +57,7 @@ def of_redis(url: str) -> Where:
         raise ConfigError(f"[cluster] bus: {shown} is not redis(s)://[USER@]HOST[:PORT][/DATABASE]") from exc
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or database < 0:
         raise ConfigError(f"[cluster] bus: {shown} is not redis(s)://[USER@]HOST[:PORT][/DATABASE]")
-    unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
-    if unknown or parts.fragment:
-        raise ConfigError(
-            f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
-        )
+    _says_no_more(parts, shown)
     return Where(
         f"Redis at {parts.hostname}:{port}",
         parts.hostname,
@@ -74,3 +66,12 @@ def of_redis(url: str) -> Where:
         unquote(parts.password or ""),
         str(database),
     )
+
+
+def _says_no_more(parts: SplitResult, shown: str) -> None:
+    """Raises ConfigError if the URL has parameters that are settings of their own, or a fragment."""
+    unknown = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name.lower() not in UNVERIFIED]
+    if unknown or parts.fragment:
+        raise ConfigError(
+            f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
+        )

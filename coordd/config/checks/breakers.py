@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordd.config import values
-from coordd.config.checks.reading import seconds
 from coordd.core.breaker import CLOSED, FAILURES, GROWTHS, HALF_OPEN, KINDS, Rule
 from coordd.core.jobs.arguments import nearest
 from coordd.core.ledger.words import FAILURE
@@ -89,8 +88,8 @@ _COUNT = values.whole(1, AFTER_MAX)
 _READERS: dict[str, values.Reader] = {
     "after": _after,
     "on": _on,
-    "window": seconds(WINDOW_MIN_S, WINDOW_MAX_S),
-    "open_for": seconds(OPEN_MIN_S, OPEN_MAX_S),
-    "open_for_max": seconds(OPEN_MIN_S, OPEN_MAX_S),
+    "window": values.seconds(WINDOW_MIN_S, WINDOW_MAX_S),
+    "open_for": values.seconds(OPEN_MIN_S, OPEN_MAX_S),
+    "open_for_max": values.seconds(OPEN_MIN_S, OPEN_MAX_S),
     "growth": values.one_of(*GROWTHS),
 }

@@ -32,7 +32,6 @@ from coordd.core.checks.check import (
     Use,
 )
 from coordd.core.jobs.arguments import nearest
-from coordd.core.jobs.schedule import parse_duration
 from coordd.core.redaction import holds_password
 from coordd.plugins import CHECKS
 
@@ -221,18 +220,6 @@ def _scope(value: object) -> str:
     raise ValueError(f'expected "{NODE}", "{CLUSTER}" or "{TAG}T", found {found(said)}')
 
 
-def seconds(least: float, most: float) -> values.Reader:
-    """The reader of a duration in these bounds (seconds)."""
-
-    def read(value: Any) -> float:
-        said: float = parse_duration(value)
-        if not least <= said <= most:
-            raise ValueError(f"expected {least:g} s to {most:g} s, found {said:g} s")
-        return said
-
-    return read
-
-
 def _limit(value: object) -> float:
     limit = values.number(value)
     if limit < 0:
@@ -247,8 +234,8 @@ _READERS: dict[str, values.Reader] = {
     "address": _address,
     "argv": values.program,
     "path": values.path,
-    "every": seconds(EVERY_MIN_S, EVERY_MAX_S),
-    "timeout": seconds(TIMEOUT_MIN_S, TIMEOUT_MAX_S),
+    "every": values.seconds(EVERY_MIN_S, EVERY_MAX_S),
+    "timeout": values.seconds(TIMEOUT_MIN_S, TIMEOUT_MAX_S),
     "fail_after": values.whole(1, IN_A_ROW_MAX),
     "pass_after": values.whole(1, IN_A_ROW_MAX),
     "scope": _scope,

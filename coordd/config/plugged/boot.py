@@ -48,13 +48,7 @@ def read_boot(tables: Any, report: Callable[[str], None]) -> tuple[BootStep, ...
         sound = False
         report(message)
 
-    for number, table in read_tables("boot", tables, (STEPS_MAX, "boot steps"), tell):
-        wrong: list[str] = []
-        said = values.read_table(table, _READERS, lambda key, message: wrong.append(f"{key}: {message}"))  # noqa: B023 - it is called here
-        if "name" not in table:
-            wrong.append("name: expected it, found nothing")
-        elif said.get("name") in steps:
-            wrong.append(f'name: there is another boot step "{said["name"]}"')
+    for said, wrong in read_tables("boot", tables, STEPS_MAX, _READERS, steps, tell, what="boot step"):
         if not wrong:
             step = BootStep(**{"timeout_s" if key == "timeout" else key: value for key, value in said.items()})
             try:
@@ -62,8 +56,6 @@ def read_boot(tables: Any, report: Callable[[str], None]) -> tuple[BootStep, ...
                 steps[step.name] = step
             except ValueError as exc:
                 wrong.append(f"{'step' if step.step else 'name'}: {exc}")
-        for message in wrong:
-            tell(f"boot step {number}: {message}")
     if sound:
         for message in _between(steps):
             tell(message)

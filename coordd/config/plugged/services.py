@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from coordd.config import values
-from coordd.core.jobs.schedule import parse_duration
 from coordd.plugins import SERVICES
 
 SERVICES_MAX = 20
@@ -32,15 +31,7 @@ class ServiceTable(msgspec.Struct, frozen=True, kw_only=True):
 def read_services(tables: Any, report: Callable[[str], None]) -> tuple[ServiceTable, ...]:
     """The services; each problem is reported in a sentence."""
     services: dict[str, ServiceTable] = {}
-    for number, table in read_tables("service", tables, (SERVICES_MAX, "services"), report):
-        wrong: list[str] = []
-        said = values.read_table(table, _READERS, lambda key, message: wrong.append(f"{key}: {message}"))  # noqa: B023 - it is called here
-        if "name" not in table:
-            wrong.append("name: expected it, found nothing")
-        elif said.get("name") in services:
-            wrong.append(f'name: there is another service "{said["name"]}"')
-        for message in wrong:
-            report(f"service {number}: {message}")
+    for said, wrong in read_tables("service", tables, SERVICES_MAX, _READERS, services, report):
         if not wrong:
             renamed = {"start_timeout": "start_timeout_s", "watchdog": "watchdog_s"}
             services[said["name"]] = ServiceTable(**{renamed.get(key, key): value for key, value in said.items()})
@@ -48,28 +39,40 @@ def read_services(tables: Any, report: Callable[[str], None]) -> tuple[ServiceTa
 
 
 def read_tables(
-    section: str, tables: Any, most: tuple[int, str], report: Callable[[str], None]
-) -> list[tuple[int, dict[str, Any]]]:
-    """The tables of a list, counted from 1. ``most``: their number, at most, and what they are."""
+    section: str,
+    tables: Any,
+    most: int,
+    readers: Mapping[str, values.Reader],
+    known: Container[str],
+    report: Callable[[str], None],
+    *,
+    what: str = "",
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """What each table of a list says, and what is wrong with it. The caller may add to that before it takes the next
+    one; then it is reported. ``most``: how many there may be. ``known``: the names so far. ``what``: one of them, for
+    people; "": the section's name.
+    """
+    what = what or section
     if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
         report(f"expected [[{section}]], a list of tables: two brackets on each side")
-        return []
-    if len(tables) > most[0]:
-        report(f"expected at most {most[0]} {most[1]}, found {len(tables)}")
-        return []
-    return list(enumerate(tables, 1))
+        return
+    if len(tables) > most:
+        report(f"expected at most {most} {what}s, found {len(tables)}")
+        return
+    for number, table in enumerate(tables, 1):
+        wrong: list[str] = []
+        said = values.read_table(table, readers, lambda key, message: wrong.append(f"{key}: {message}"))  # noqa: B023 - it is called here
+        if "name" not in table:
+            wrong.append("name: expected it, found nothing")
+        elif said.get("name") in known:
+            wrong.append(f'name: there is another {what} "{said["name"]}"')
+        yield said, wrong
+        for message in wrong:
+            report(f"{what} {number}: {message}")
 
 
 def _name(value: object) -> str:
     return values.brought(value, SERVICES, "a service")
-
-
-def read_seconds(value: Any) -> float:
-    """A limit in seconds. Raises ValueError."""
-    seconds = parse_duration(value)
-    if not SECONDS_MIN <= seconds <= SECONDS_MAX:
-        raise ValueError(f"expected {SECONDS_MIN:g} s to {SECONDS_MAX:g} s, found {seconds:g} s")
-    return seconds
 
 
 def read_memory(value: object) -> int:
@@ -79,6 +82,9 @@ def read_memory(value: object) -> int:
         raise ValueError(f"expected 64M to 64G, found {values.found(value)}")
     return size
 
+
+# The reader of a limit in seconds.
+read_seconds = values.seconds(SECONDS_MIN, SECONDS_MAX)
 
 _READERS: dict[str, values.Reader] = {
     "name": _name,

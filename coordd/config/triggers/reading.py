@@ -116,7 +116,8 @@ class _Reading:
         if not isinstance(kind, str) or not kind:
             self.wrong("kind", f"expected one of {', '.join(KINDS)}; found {found(kind) if kind else 'nothing'}")
             return None
-        if kind not in KINDS:
+        plugged = kind not in KINDS
+        if plugged:
             try:
                 values.brought(kind, TRIGGERS, "a kind of trigger", *KINDS)
             except ValueError as exc:
@@ -124,7 +125,7 @@ class _Reading:
                 return None
         needed, others = _KEYS.get(kind, _PLUGGED)
         readers = {key: _READERS[key] for key in ("kind", "name", "args", *needed, *others)}
-        if kind not in KINDS:
+        if plugged:
             readers |= {"path": values.text, "argv": values.texts, "query": values.text}
         said = values.read_table(self._table, readers, self.wrong)
         for key in needed:
@@ -133,14 +134,14 @@ class _Reading:
         self._arguments(kind, said.get("args", {}))
         if kind == EVENT:
             self._events(said, job)
-        if (kind == COMMAND or kind not in KINDS) and self._job.get("run_as"):
+        if (kind == COMMAND or plugged) and self._job.get("run_as"):
             self.wrong("kind", "it runs as the daemon's user: a job with run_as may not bring one")
         fields = {_FIELDS.get(key, key): value for key, value in said.items()}
         if kind in (AMQP, REDIS):
             fields.setdefault("every_s", QUEUE_EVERY_S)
         if kind in _SCHEMES and fields.get("url"):
             self._address(fields["url"], kind)
-        if kind not in KINDS and addresses.has_password(fields.get("url", "")):
+        if plugged and addresses.has_password(fields.get("url", "")):
             self.wrong("url", WITHOUT)
         most = self._open(kind, said.get("max_open"))
         return None if self._failed else Trigger(**{"name": kind, **fields, "max_open": most})
