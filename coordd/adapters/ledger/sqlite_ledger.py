@@ -173,8 +173,9 @@ class SqliteLedger:
         """
         read: list[float] = []
 
-        def each(store: Transaction, _: LedgerTime) -> "Iterator[Answer | OpenAnswer]":
+        def each(store: Transaction, _: LedgerTime) -> "list[Answer | OpenAnswer]":
             read.clear()
+            answers = []
             for request in batch:
                 now = self._clock()
                 read.append(now.wall)
@@ -185,9 +186,10 @@ class SqliteLedger:
                     store.undo_part()
                     answer = Answer(BAD, by=str(exc))
                 store.end_part()
-                yield answer
+                answers.append(answer)
+            return answers
 
-        answers = self._transact(lambda *of: list(each(*of)), writes=any(request.writes for request in batch))
+        answers = self._transact(each, writes=any(request.writes for request in batch))
         for request, answer, at in zip(batch, answers, read, strict=True):
             self._counts_from_its_receipt(request, answer, at)
         return answers

@@ -404,7 +404,7 @@ class Hold:
 
 
 def host_of(full_hostname: str) -> str:
-    """The hostname of HOSTNAME.PID."""
+    """The node's name: the full hostname (HOSTNAME.PID) without the pid. "" for ""."""
     return full_hostname.rpartition(".")[0]
 
 

@@ -53,7 +53,6 @@ class Brake:
         "_seen",
         "_since",
         "bus_up",
-        "epoch",
         "predecessor",
     )
 
@@ -74,7 +73,6 @@ class Brake:
         self._recovers = False
         self._differing: frozenset[tuple[str, str]] = frozenset()  # (member, identity) pairs that were logged
         self.predecessor = ""
-        self.epoch = ""  # that the ledger said last: it is another one when the ledger has gone back
         ctx.ledger, ctx.pinned = pin, bool(pin)
         ctx.braked = "" if pin else NOT_SEEN
 
@@ -87,7 +85,6 @@ class Brake:
         if not self._seen:
             self._since = now.mono
         self._seen, self.predecessor, self._recovers = True, answer.predecessor, answer.recovering_s > 0
-        self.epoch = answer.epoch
         if ctx.pinned:
             if identity and identity != ctx.ledger:  # its adapter accepts only a successor
                 ctx.note("ledger.moved", identity=identity, before=ctx.ledger)

@@ -87,14 +87,10 @@ def plugin_checks() -> list[Check]:
         for group, what in kinds
         for name, text, wrong in brought(group, what)
     ] + [
-        check(
-            f"plug-in {point.name}",
-            WARN if misfit(point) else OK,
-            misfit(point) or f"{what} of {package_of(point)}",
-            advice,
-        )
+        check(f"plug-in {point.name}", WARN if wrong else OK, wrong or f"{what} of {package_of(point)}", advice)
         for group, what in apart
         for point in points(group)
+        for wrong in (misfit(point),)
     ]
 
 

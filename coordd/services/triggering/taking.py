@@ -50,7 +50,7 @@ class Taker:
         self.impossible: dict[str, str] = {}
         # Those whose runs are recorded, perhaps only on this node's disk, and those that can start none.
         self._consumed: set[str] = set()
-        self._epoch = ""  # of the ledger that had these runs
+        self._life = ""  # of the ledger that had these runs
         self.waiting: list[Arrival] = []
         self.refused: dict[str, str] = {}  # of the last look: arrival -> why it can start no run
         self.recent: deque[dict[str, Any]] = deque(maxlen=SHOWN_MAX)
@@ -93,9 +93,9 @@ class Taker:
 
     def _look_at_ledger(self) -> None:
         """A ledger that has gone back may have forgotten runs: what is still there is looked up again."""
-        epoch = self._driver.node.brake.epoch
-        if epoch != self._epoch:
-            self._epoch = epoch
+        life = self._driver.node.heard.life
+        if life != self._life:
+            self._life = life
             self.recorded.clear()
             self._consumed = set(self.impossible)
 

@@ -37,7 +37,7 @@ class Machine:
             hostname="a",
             concurrency={},
             drains=SimpleNamespace(pause=None, suspended=frozenset()),
-            brake=SimpleNamespace(epoch="1"),
+            heard=SimpleNamespace(life="1"),
         )
         this: Any = self
         self.taker = Taker("j", trigger, this, this)
@@ -106,7 +106,7 @@ def test_what_a_ledger_that_went_back_has_forgotten_gets_its_row_again() -> None
     machine.rows.pop(run_of("j", "drop", "b"))
     machine.take("a", "b")
     assert len(machine.triggered) == 2, "nothing says that the ledger has changed"
-    machine.node.brake.epoch = "2"
+    machine.node.heard.life = "2"
     machine.take("a", "b")
     assert machine.rows.keys() == runs("a", "b")
     assert len(machine.triggered) == 3

@@ -114,16 +114,21 @@ class Backfilling(Limiting):
             return Answer(LIMITED, by=f"at most {plan.at_most}", in_s=LIMIT_RETRY_S)
         if self._nothing_starts(store, job, now):
             return Answer(LIMITED, by="suspended", in_s=UNSETTLED_RETRY_S)
-        if of.policy.overlap != "allow":
-            others = store.active_runs(of.job)
-            other = others[0] if others else store.first_waiting(of.job)
-            if other is not None:
-                return Answer(LIMITED, by=f"overlap with {other.run}", in_s=LIMIT_RETRY_S)
+        other = self._in_the_way(store, of)
+        if other is not None:
+            return Answer(LIMITED, by=f"overlap with {other.run}", in_s=LIMIT_RETRY_S)
         opened = self._open_once_more(store, row, of, mark, now)
         plan.cursor = of.fire_at
         plan.opened += 1
         plan.open.append(of.run)
         return Answer(OK, state=RETRY, attempt=opened.attempt)
+
+    def _in_the_way(self, store: "Store", of: "Registration") -> "Row | None":
+        """A run of the job that is active or pending, if the policy does not allow another one beside it."""
+        if of.policy.overlap == "allow":
+            return None
+        others = store.active_runs(of.job)
+        return others[0] if others else store.first_waiting(of.job)
 
     def _open_once_more(self, store: "Store", row: "Row | None", of: "Registration", mark: str, now: LedgerTime) -> Row:
         """The next attempt of that run is due now. The table of moves does not apply: a person asks for it.

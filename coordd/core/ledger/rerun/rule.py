@@ -39,7 +39,7 @@ class Rerunning(Backfilling):
         limited (not now), finished (the plan is over), differs, outdated or recovering.
         """
         from coordd.core.groups.expand import group_of
-        from coordd.core.ledger.rerun.fate import BEGUN, LEFT, judged
+        from coordd.core.ledger.rerun.fate import BEGUN, LEFT, Fates
         from coordd.core.ledger.rerun.plan import read
 
         if now.recovering_s > 0:
@@ -49,16 +49,18 @@ class Rerunning(Backfilling):
             return Answer(FINISHED)
         items = read(hold.note)
         mark = f"{RERUN}{said.root}/{hold.version} by {hold.by}"
-        fates = judged(store, said.root, items, mark)
+        fates = Fates(store, said.root, mark)
+        for one in items:
+            fates.judge(one)
         named = group_of(said.of.run)
         item = next((one for one in items if one.runs.run == named and said.of.run in one.runs.rows()), None)
         if item is None:
             answer = Answer(EXISTS, by="it is not in the plan")
         else:
-            answer = self._rerun_one(store, said, fates[named], mark, now)
+            answer = self._rerun_one(store, said, fates.of[named], mark, now)
             if answer.word == OK:
-                fates[named] = judged(store, said.root, items, mark)[named]
-        if all(fate.word in (BEGUN, LEFT) for fate in fates.values()):
+                fates.changed(item)
+        if all(fate.word in (BEGUN, LEFT) for fate in fates.of.values()):
             self._put_hold(store, OF_RERUN + said.root, None)
         return answer
 
@@ -81,11 +83,9 @@ class Rerunning(Backfilling):
             return Answer(DIFFERS)
         if self._nothing_starts(store, job, now):
             return Answer(LIMITED, by="suspended", in_s=UNSETTLED_RETRY_S)
-        if of.policy.overlap != "allow":
-            others = store.active_runs(of.job)
-            other = others[0] if others else store.first_waiting(of.job)
-            if other is not None:
-                return Answer(LIMITED, by=f"overlap with {other.run}", in_s=LIMIT_RETRY_S)
+        other = self._in_the_way(store, of)
+        if other is not None:
+            return Answer(LIMITED, by=f"overlap with {other.run}", in_s=LIMIT_RETRY_S)
         if row is not None:
             of.args = row.args  # of a group: its value
         opened = self._open_once_more(store, row, of, opened_by(fate.parents) + mark, now)

@@ -1,4 +1,5 @@
-"""What a node asks for because a plan in the ledger says so: the children of a run that a person has run once more.
+"""What a node asks for because a plan in the ledger says so: fire times that are over (backfills.py), and the runs that
+follow a run that a person has run once more (reruns.py).
 
-Not here: the plan and the rule (core/ledger/rerun). Backfills are beside them (backfills.py).
+Not here: the plans and their rules (core/ledger/backfill, core/ledger/rerun).
 """

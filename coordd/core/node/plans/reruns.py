@@ -78,14 +78,14 @@ class Reruns:
         parents = [run for of_job in item.parents for runs in of_job for run in runs.rows()]
         if not alive.isdisjoint(parents):
             return
-        for of in self._registrations(job, item):
-            key = (root, of.run)
-            if of.run not in place.decided and key not in self._asked and len(self._asked) < AT_A_TIME:
-                self._asked.add(key)
+        undecided = {run for run in item.runs.rows() if run not in place.decided and (root, run) not in self._asked}
+        for of in self._registrations(job, item, undecided):
+            if len(self._asked) < AT_A_TIME:
+                self._asked.add((root, of.run))
                 self._ctx.ask(Rerun(root=root, of=of), partial(self._answered, root, of))
 
-    def _registrations(self, job: Job, item: Item) -> list[Registration]:
-        """Of a run that has a row the ledger keeps the arguments."""
+    def _registrations(self, job: Job, item: Item, runs: set[str]) -> list[Registration]:
+        """Of these runs. Of one that has a row the ledger keeps the arguments."""
         ctx, at = self._ctx, nominal_time(item.runs.run)
         fire_at = at if at is not None else 0.0
         return [
@@ -101,7 +101,7 @@ class Reruns:
                 identity_from=ctx.identity_from,
             )
             for one in members_of(job, item.runs.run, fire_at)
-            if one.run in item.runs.rows()
+            if one.run in runs
         ]
 
     def _answered(self, root: str, of: Registration, answer: Answer, _sent_at: float, now: Now) -> None:

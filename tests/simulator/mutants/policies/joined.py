@@ -49,10 +49,10 @@ def _each_node_opens_it(row: Any, _mark: str, _ended_at: float) -> bool:
     return row.state not in TERMINAL
 
 
-@instead(fate, "_awaited")
-def _does_not_wait(real: Any, item: Any, root: str, *rest: Any) -> Any:
-    found = real(item, root, *rest)
-    return found if found.word != fate.WAITS else fate.Fate(fate.READY, "", (root,), float("inf"))
+@instead(fate.Fates, "_awaited")
+def _does_not_wait(real: Any, self: Any, item: Any) -> Any:
+    found = real(self, item)
+    return found if found.word != fate.WAITS else fate.Fate(fate.READY, "", (self._root,), float("inf"))
 
 
 MUTANTS = (

@@ -76,11 +76,8 @@ local function fill_one()
     return answer(LIMITED, { by = 'at most ' .. exact(plan.at_most), in_s = BACKFILL.RETRY_S })
   end
   if nothing_starts(job) then return answer(LIMITED, { by = 'suspended', in_s = BACKFILL.UNSETTLED_S }) end
-  if of.policy.overlap ~= 'allow' then
-    local other = redis.call('ZRANGE', prefix .. 'active:' .. of.job, 0, 0)[1]
-      or redis.call('ZRANGE', prefix .. 'waiting:' .. of.job, 0, 0)[1]
-    if other then return answer(LIMITED, { by = 'overlap with ' .. other, in_s = BACKFILL.RETRY_S }) end
-  end
+  local other = BACKFILL.in_the_way(of)
+  if other then return answer(LIMITED, { by = 'overlap with ' .. other, in_s = BACKFILL.RETRY_S }) end
   local opened = BACKFILL.open_once_more(row or new_row(of), of, mark)
   plan.cursor, plan.opened = of.fire_at, plan.opened + 1
   plan.open[#plan.open + 1] = of.run

@@ -154,11 +154,8 @@ local function rerun_one(fate)
   local job = job_row(of.job)
   if job.digest ~= of.digest then return answer(DIFFERS) end
   if nothing_starts(job) then return answer(LIMITED, { by = 'suspended', in_s = BACKFILL.UNSETTLED_S }) end
-  if of.policy.overlap ~= 'allow' then
-    local other = redis.call('ZRANGE', prefix .. 'active:' .. of.job, 0, 0)[1]
-      or redis.call('ZRANGE', prefix .. 'waiting:' .. of.job, 0, 0)[1]
-    if other then return answer(LIMITED, { by = 'overlap with ' .. other, in_s = BACKFILL.RETRY_S }) end
-  end
+  local other = BACKFILL.in_the_way(of)
+  if other then return answer(LIMITED, { by = 'overlap with ' .. other, in_s = BACKFILL.RETRY_S }) end
   if row then of.args = row.args end  -- of a group: its value
   local opened = BACKFILL.open_once_more(row or new_row(of), of, opened_by(fate.parents) .. mark)
   return answer(OK, { state = RETRY, attempt = opened.attempt })

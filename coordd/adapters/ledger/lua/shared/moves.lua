@@ -56,6 +56,13 @@ local function again(row, ended_as, delay_s, reason)
   put_run(row)
 end
 
+-- A run of the job that is active or pending, if the policy does not allow another one beside it.
+function BACKFILL.in_the_way(of)
+  if of.policy.overlap == 'allow' then return nil end
+  local other = redis.call('ZRANGE', prefix .. 'active:' .. of.job, 0, 0)[1]
+  return other or redis.call('ZRANGE', prefix .. 'waiting:' .. of.job, 0, 0)[1]
+end
+
 -- The next attempt of that run is due now: of a row, or of a new one. The table of moves does not apply: a person asks.
 function BACKFILL.open_once_more(row, of, mark)
   if row.was then
