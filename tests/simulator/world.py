@@ -38,9 +38,10 @@ from simulator.machines.bus import Broker, Bus, Datagrams, OutboxEntry
 from simulator.machines.checks import Checking
 from simulator.machines.daemon import Daemon
 from simulator.machines.disk import Disk
-from simulator.machines.hooks import Services
+from simulator.machines.hooks import HookServices
 from simulator.machines.runner import Runner
 from simulator.machines.server import Elsewhere, Server
+from simulator.machines.waiting import Turns
 from simulator.people import People
 from simulator.plan import ACTS, CONTINUOUS, FAILOVER, MOVED, RESTART, RESTARTS, SETBACKS, Plan
 from simulator.policies import HOLD
@@ -166,9 +167,10 @@ class World:
         self.configuration = Configuration(self)
         self.rooms = Rooms(self)
         self.publishing = Publishing(self)
-        self.hooks = Services(self)
-        self.arrivals = Arrivals(self)
-        self.checking = Checking(self, self.hooks.turns)
+        turns = Turns()
+        self.hooks = HookServices(self, turns)
+        self.arrivals = Arrivals(self, turns)
+        self.checking = Checking(self, turns)
         for host in self.hosts:
             self.at(plan.joins[host.index], self.boot, host)
         for number, item in enumerate(plan.items):

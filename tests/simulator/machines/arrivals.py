@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,12 +27,13 @@ from coordd.services.triggering import registering, service, sources, taking
 from coordd.services.triggering.service import Triggering
 from simulator.machines.arriving import ASK, AWAY, DROP
 from simulator.machines.revisions import Log
-from simulator.machines.seat import Seat
+from simulator.machines.seat import Seat, Services
 from simulator.policies import TRIGGERS
 
 if TYPE_CHECKING:
     from simulator.item import Item
     from simulator.machines.daemon import Daemon
+    from simulator.machines.waiting import Turns
     from simulator.world import World
 
 # The numbers of requests of triggers begin here, above those of hooks; those of people with `dedupe`, above these.
@@ -141,11 +142,13 @@ class TriggersSeat(Seat):
         return Connection(self._arrivals, self._daemon, job, trigger)
 
 
-class Arrivals:
+class Arrivals(Services[TriggersSeat]):
     """What arrives in one world, and the services of all its daemons."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.turns = world, world.hooks.turns
+    kind, what = TRIGGERS, "triggers"
+
+    def __init__(self, world: World, turns: Turns) -> None:
+        super().__init__(world, turns)
         triggers = {job.name: one for job in world.plan.jobs.values() for one in job.triggers}
         self.boxes = {job: Box() for job, one in triggers.items() if one.kind != FILE}
         self.there: dict[str, Found] = {}  # the files, by path
@@ -220,31 +223,20 @@ class Arrivals:
         self.looked(daemon, subject(DROP, DROP))
         return Listing(list(self.there.values()), [], more=False)
 
-    def start(self, daemon: Daemon) -> TriggersSeat | None:
-        """The service of a daemon that starts; None in most worlds."""
-        if TRIGGERS not in self.world.plan.kinds:
-            return None
-        with self.turns.of(daemon):
-            seat = TriggersSeat(self, daemon)
-        self.turns.begin(daemon, seat.service.run(), self._ended)
-        return seat
+    def _seat(self, daemon: Daemon) -> TriggersSeat:
+        return TriggersSeat(self, daemon)
 
-    def _ended(self, why: Any) -> None:
-        self.world.violate(f"X the service of triggers has ended: {why!r}")
+    def _runs(self, seat: TriggersSeat) -> Coroutine[Any, Any, Any]:
+        return seat.service.run()
 
-    @contextlib.contextmanager
-    def patched(self) -> Generator[None]:
-        """The services run in this world."""
-        if TRIGGERS not in self.world.plan.kinds:
-            yield
-            return
+    def _patch(self, patches: contextlib.ExitStack) -> None:
         log: Any = Log(self.world)
         clock = SimpleNamespace(time=lambda: self.turns.present.time().wall)
-        with (
+        for patch in (
             self.turns.patched(service, sources),
             mock.patch.object(sources, "time", clock),
             mock.patch.object(service, "log", log),
             mock.patch.object(registering, "log", log),
             mock.patch.object(taking, "log", log),
         ):
-            yield
+            patches.enter_context(patch)

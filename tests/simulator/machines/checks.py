@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -20,7 +20,7 @@ from coordd.errors import UnavailableError
 from coordd.services.checks import service
 from coordd.services.checks.service import Checks
 from simulator.machines.revisions import Log
-from simulator.machines.seat import Seat
+from simulator.machines.seat import Seat, Services
 from simulator.machines.waiting import Question, Then
 from simulator.policies import CHECKS
 from simulator.terms import CHAOS_S, LEASE, SCHEDULES_END_S, WALL
@@ -153,21 +153,14 @@ class ChecksSeat(Seat):
             self.handlers[elected.topic](elected)
 
 
-class Checking:
+class Checking(Services[ChecksSeat]):
     """The services of checks of all daemons of one world."""
 
-    def __init__(self, world: World, turns: Turns) -> None:
-        self.world, self._turns = world, turns
-        self.truth = Truth(world.plan.seed, world.plan.nodes)
+    kind, what = CHECKS, "checks"
 
-    def start(self, daemon: Daemon) -> ChecksSeat | None:
-        """The service of a daemon that starts; None in most worlds."""
-        if CHECKS not in self.world.plan.kinds:
-            return None
-        with self._turns.of(daemon):
-            seat = ChecksSeat(daemon, self._turns, self.truth)
-        self._turns.begin(daemon, seat.checks.run(), self._ended)
-        return seat
+    def __init__(self, world: World, turns: Turns) -> None:
+        super().__init__(world, turns)
+        self.truth = Truth(world.plan.seed, world.plan.nodes)
 
     def keeps(self) -> frozenset[str]:
         """The jobs that checks alone suspend and resume: somebody is left who looks."""
@@ -176,17 +169,15 @@ class Checking:
         sites = any(SITE in self.world.plan.tags[host.index] for host in self.world.hosts if not host.gone)
         return frozenset(("stored", "placed") if sites else ("stored",))
 
-    def _ended(self, why: Any) -> None:
-        self.world.violate(f"X the service of checks has ended: {why!r}")
+    def _seat(self, daemon: Daemon) -> ChecksSeat:
+        return ChecksSeat(daemon, self.turns, self.truth)
 
-    @contextlib.contextmanager
-    def patched(self) -> Generator[None]:
-        """The services run in this world."""
-        if CHECKS not in self.world.plan.kinds:
-            yield
-            return
+    def _runs(self, seat: ChecksSeat) -> Coroutine[Any, Any, Any]:
+        return seat.checks.run()
+
+    def _patch(self, patches: contextlib.ExitStack) -> None:
         log: Any = Log(self.world)
         log.debug = log.info
         log.exception = partial(log.error, exc_info=True)
-        with self._turns.patched(service), mock.patch.object(service, "log", log):
-            yield
+        patches.enter_context(self.turns.patched(service))
+        patches.enter_context(mock.patch.object(service, "log", log))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -19,15 +19,14 @@ from coordd.services.hooks import service, since
 from coordd.services.hooks.service import Hooks
 from coordd.services.hooks.since import Since
 from simulator.machines.revisions import Log
-from simulator.machines.seat import Seat
-from simulator.machines.waiting import Turns
+from simulator.machines.seat import Seat, Services
 from simulator.policies import HOOKS
 from simulator.terms import LEASE
 
 if TYPE_CHECKING:
     from coordd.core.jobs.job import Job
     from simulator.machines.daemon import Daemon
-    from simulator.world import World
+    from simulator.machines.waiting import Turns
 
 HOOK = Hook(on=("run.*",), argv=("/bin/true",), name="told")
 
@@ -89,36 +88,24 @@ class HooksSeat(Seat):
         return self.hooks._since.of(HOOK)
 
 
-class Services:
-    """The services of all daemons of one world."""
+class HookServices(Services[HooksSeat]):
+    """The services of hooks of all daemons of one world."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.turns = world, Turns()
+    kind, what = HOOKS, "hooks"
 
-    def start(self, daemon: Daemon) -> HooksSeat | None:
-        """The service of a daemon that starts; None in most worlds."""
-        if HOOKS not in self.world.plan.kinds:
-            return None
-        with self.turns.of(daemon):
-            seat = HooksSeat(daemon, self.turns)
-        self.turns.begin(daemon, seat.hooks.run(), self._ended)
-        return seat
+    def _seat(self, daemon: Daemon) -> HooksSeat:
+        return HooksSeat(daemon, self.turns)
 
-    def _ended(self, why: Any) -> None:
-        self.world.violate(f"X the service of hooks has ended: {why!r}")
+    def _runs(self, seat: HooksSeat) -> Coroutine[Any, Any, Any]:
+        return seat.hooks.run()
 
-    @contextlib.contextmanager
-    def patched(self) -> Generator[None]:
-        """The services run in this world."""
-        if HOOKS not in self.world.plan.kinds:
-            yield
-            return
+    def _patch(self, patches: contextlib.ExitStack) -> None:
         log: Any = Log(self.world)
         log.debug = log.info
-        with (
+        for patch in (
             self.turns.patched(service),
             mock.patch.object(service, "Since", lambda _path: SinceOnDisk(self.turns.present)),
             mock.patch.object(service, "log", log),
             mock.patch.object(since, "log", log),
         ):
-            yield
+            patches.enter_context(patch)

@@ -1,10 +1,12 @@
-"""What a service of one daemon sees of it: its driver, its ledger, its node."""
+"""The services of daemons: what one sees of its daemon (its driver, its ledger, its node), and who starts them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now, Reply
@@ -13,6 +15,7 @@ from simulator.machines.waiting import Question, Then, Turns
 
 if TYPE_CHECKING:
     from simulator.machines.daemon import Daemon
+    from simulator.world import World
 
 
 class Seat:
@@ -57,3 +60,45 @@ class Seat:
         then = self._replies.pop(reply.id, None)
         if then is not None:
             self._daemon.world.at(0.0, then, reply)
+
+
+S = TypeVar("S", bound=Seat)
+
+
+class Services(ABC, Generic[S]):
+    """The services of one kind, of all daemons, in worlds of that ``kind``. ``what``: they are of, for people."""
+
+    kind: str
+    what: str
+
+    def __init__(self, world: World, turns: Turns) -> None:
+        self.world, self.turns = world, turns
+
+    def start(self, daemon: Daemon) -> S | None:
+        """The service of a daemon that starts; None in most worlds."""
+        if self.kind not in self.world.plan.kinds:
+            return None
+        with self.turns.of(daemon):
+            seat = self._seat(daemon)
+        self.turns.begin(daemon, self._runs(seat), self._ended)
+        return seat
+
+    def _ended(self, why: Any) -> None:
+        self.world.violate(f"X the service of {self.what} has ended: {why!r}")
+
+    @contextlib.contextmanager
+    def patched(self) -> Generator[None]:
+        """The services run in this world."""
+        with contextlib.ExitStack() as patches:
+            if self.kind in self.world.plan.kinds:
+                self._patch(patches)
+            yield
+
+    @abstractmethod
+    def _seat(self, daemon: Daemon) -> S: ...
+
+    @abstractmethod
+    def _runs(self, seat: S) -> Coroutine[Any, Any, Any]: ...
+
+    @abstractmethod
+    def _patch(self, patches: contextlib.ExitStack) -> None: ...
