@@ -34,15 +34,6 @@ def raises(of):
 def ends(of):
     sys.exit(0)
 
-def loops(of):
-    while True:
-        pass
-
-def leaks(of):
-    kept = []
-    while True:
-        kept.append(bytearray(2**26))
-
 def floods(of):
     print("x" * 10**7)
 """

@@ -31,10 +31,25 @@ def hosting(folder: Path) -> list[str]:
     return [sys.executable, "-c", HOST, str(folder)]
 
 
+# Two bad ones that each package has; its own of these names take their places.
+HOGS = """
+def loops(of):
+    while True:
+        pass
+
+def leaks(of):
+    kept = []
+    while True:
+        kept.append(bytearray(2**26))
+"""
+
+
 def written(folder: Path, group: str, text: str, *names: str, requires: str = "") -> Path:
-    """A package ``bad`` whose module has these functions as plug-ins. ``requires``: a package that it needs."""
+    """A package ``bad`` whose module has these functions, and HOGS, as plug-ins. ``requires``: a package that it
+    needs.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bad_plug_ins.py").write_text(text)
+    (folder / "bad_plug_ins.py").write_text(HOGS + text)
     about = folder / "bad-0.7.dist-info"
     about.mkdir()
     needs = f"Requires-Dist: {requires}\n" if requires else ""

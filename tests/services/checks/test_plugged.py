@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import resource
-import sys
 from pathlib import Path
 
 import pytest
 import trio
-from plugins.written import written
+from plugins.written import hosting, written
 
 from coordd.core.checks.check import Check
 from coordd.core.checks.state import Result
@@ -40,15 +39,6 @@ def lies(of):
 def nothing(of):
     pass
 
-def loops(of):
-    while True:
-        pass
-
-def leaks(of):
-    kept = []
-    while True:
-        kept.append(bytearray(2**20))
-
 def stays(of):
     import threading
     threading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()
@@ -62,8 +52,7 @@ LIMIT_S = 60.0
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "bad", "coordd.checks", CHECKS, *NAMES)
-    host = "import sys; sys.path.insert(0, sys.argv.pop(1)); from coordd.plugins.host import main; main()"
-    monkeypatch.setattr(child, "HOST", [sys.executable, "-c", host, str(tmp_path / "bad")])
+    monkeypatch.setattr(child, "HOST", hosting(tmp_path / "bad"))
 
 
 def look(kind: str, timeout_s: float = LIMIT_S) -> Result:

@@ -48,11 +48,6 @@ def loops(of):
     while True:
         pass
 
-def leaks(of):
-    kept = []
-    while True:
-        kept.append(bytearray(2**20))
-
 def floods(of):
     print("password=geheim " + "x" * 10**6)
     for _ in range(10**4):

@@ -48,17 +48,8 @@ def ends(of):
 def dies(of):
     os.abort()
 
-def loops(of):
-    while True:
-        pass
-
 def sleeps(of):
     threading.Event().wait()
-
-def leaks(of):
-    kept = []
-    while True:
-        kept.append(bytearray(2**26))
 
 def floods(of):
     for number in range({OUTPUT_BYTES_MAX // 1000}):

@@ -28,15 +28,6 @@ def absent(of):
     if not os.path.exists(of.args["file"]):
         raise OSError("no file")
     return "there"
-
-def loops(of):
-    while True:
-        pass
-
-def leaks(of):
-    kept = []
-    while True:
-        kept.append(bytearray(2**20))
 """
 
 

@@ -22,10 +22,6 @@ def absent(of):
     if not os.path.exists(of.path):
         raise OSError("no file")
     open(of.path, "a").write(of.outcome["id"])
-
-def loops(of):
-    while True:
-        pass
 """
 
 

@@ -14,12 +14,6 @@ from system.lab.cluster import Cluster, cluster_of
 from system.lab.processes import until
 from system.plugged.test_plugins import says
 
-TRIGGERS = """
-def loops(of):
-    while True:
-        pass
-"""
-
 
 def arrive(box: Path, subject: str) -> None:
     message = EmailMessage()
@@ -33,7 +27,7 @@ def runs(cluster: Cluster, job: str) -> list[dict[str, Any]]:
 
 
 def test_each_arrival_is_one_run_also_if_the_poller_dies(tmp_path: Path) -> None:
-    site, bad = installed(tmp_path, "trigger"), written(tmp_path / "bad", "coordd.triggers", TRIGGERS, "loops")
+    site, bad = installed(tmp_path, "trigger"), written(tmp_path / "bad", "coordd.triggers", "", "loops")
     box = tmp_path / "box"
     mailbox.Maildir(box)
     with cluster_of(2) as cluster:
