@@ -3,8 +3,8 @@
 It reads the same command line and properties file, and posts to the fake that the variable SUBMIT_TO names, or to the
 REST server of a real Standalone master.
 SUBMIT_TO_EXIT: it fails with this code, SUBMIT_TO_FAIL times ("": always). SUBMIT_STOPS: it stops for a test "before"
-or "after" it has posted, until the file that SUBMIT_GO names is there. SUBMIT_QUIET: it prints no id. (SUBMIT_REAL: the
-real spark-submit runs instead.)
+or "after" it has posted, until the file that SUBMIT_GO names is there; its pid is in a file beside that one.
+SUBMIT_QUIET: it prints no id. (SUBMIT_REAL: the real spark-submit runs instead.)
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def fails() -> bool:
 def pause(where: str) -> None:
     if os.environ.get("SUBMIT_STOPS") != where:
         return
-    open(os.environ["SUBMIT_GO"] + f".{where}", "w").close()
+    stopped = os.environ["SUBMIT_GO"] + f".{where}"
+    with open(stopped + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.replace(stopped + ".new", stopped)
     until = time.monotonic() + 60
     while not os.path.exists(os.environ["SUBMIT_GO"]) and time.monotonic() < until:
         time.sleep(0.02)

@@ -26,7 +26,7 @@ from system.applications.daemons import application_of, daemons_on, followed
 from system.applications.standalone import KIND
 from system.applications.tracked import Place
 from system.lab.cluster import Cluster, Node
-from system.lab.processes import until
+from system.lab.processes import exists, until
 
 POINTS = ("claim", "journal", "gate", "exec", "submitted", "tracked")
 OF_DAEMON = ("claim", "journal")
@@ -56,12 +56,17 @@ class Round:
 
     def trigger(self) -> None:
         self.go.unlink(missing_ok=True)
-        Path(f"{self.go}.{STOPS.get(self.point, 'x')}").unlink(missing_ok=True)
+        self.stopped.unlink(missing_ok=True)
         self.node.call("run.trigger", job=self.point, id=self.run.partition("#")[2])
 
     @property
     def go(self) -> Path:
         return go_of(self.place, self.point)
+
+    @property
+    def stopped(self) -> Path:
+        """Where a submitter that stops writes its pid."""
+        return Path(f"{self.go}.{STOPS.get(self.point, 'x')}")
 
     def reached(self) -> bool:
         """True if the run has come to its point."""
@@ -70,7 +75,7 @@ class Round:
         if self.point == "gate":
             return bool(self.runner())
         if self.point in STOPS:
-            return Path(f"{self.go}.{STOPS[self.point]}").exists()
+            return self.stopped.exists()
         row = self.cluster.row(self.run)
         return bool(row.get("application_id")) if self.point == "tracked" else row.get("state") is not None
 
@@ -83,6 +88,8 @@ class Round:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.runner() or int(self.node.runner(self.run)["pid"]), signal.SIGKILL)
+        if self.point in STOPS:  # it dies shortly after its runner, and would go on if it saw the file before
+            until(lambda: not exists(int(self.stopped.read_text())))
         self.go.touch()
 
     def runner(self) -> int:
