@@ -48,6 +48,9 @@ if TYPE_CHECKING:
         def put_start(self, key: str, attempt: str, at: float, since: float) -> None:
             """Record the start of an attempt (RUN/NUMBER) at that instant; those up to ``since`` are forgotten."""
 
+        def move_starts(self, key: str, later_than: float, at: float) -> None:
+            """Record at ``at`` what is recorded later than that instant."""
+
         def first_waiting(self, job: str) -> "Row | None":
             """The job's first PENDING row by (not_before, run)."""
 
