@@ -212,6 +212,11 @@ class Methods:
         """Record a message for a `[publish.NAME]`. A text is sent as it is, everything else as JSON."""
         raise NotImplementedError
 
+    @_method("message.list")
+    def message_list(self) -> list[dict[str, Any]]:
+        """Of each `[publish.NAME]`: what waits, what was given up, and which of its addresses fail."""
+        raise NotImplementedError
+
     @_method("run.cancel")
     def run_cancel(self, id: str, note: str | None = None) -> dict[str, Any]:  # noqa: A002 - as on the wire
         """End a running attempt."""

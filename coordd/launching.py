@@ -28,7 +28,8 @@ from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, find_java, redacted
 from coordd.adapters.triggers.queues import MessageQueues
 from coordd.adapters.triggers.remote_files import look as look_at_files
-from coordd.config.sections import Config
+from coordd.config.hooks.delivery import socket_path
+from coordd.config.sections import ClusterConfig, Config
 from coordd.config.tracing import endpoint
 from coordd.connecting import Connections, make_mirror
 from coordd.core.jobs.applications import run_mark
@@ -53,6 +54,7 @@ from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
 from coordd.services.observing import Outlets
 from coordd.services.progress.service import Progress
+from coordd.services.publishing.passing import Brokers, Passing
 from coordd.services.runners import Runners
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing import service as tracing
@@ -118,6 +120,21 @@ def make_calls(config: Config, driver: Driver, ledger: LedgerService, connection
     return Calls(config.triggers.address, driver, ledger, secret, tls if config.triggers.tls else None)
 
 
+def make_passing(config: Config) -> Passing:
+    """The connections of messages to brokers."""
+
+    def brokers() -> Brokers:
+        from coordd.adapters.publishing.amqp_pool import AmqpPool  # it loads aio-pika
+
+        return AmqpPool(
+            f"coordd messages {config.cluster.name}/{config.node.name}",
+            password=lambda path: secrets.password(path, ""),
+            tls=lambda url, authority: secrets.tls_of(url, ClusterConfig(tls_ca=authority)),
+        )
+
+    return Passing(socket_path(config.node.runtime_dir), brokers)
+
+
 def make_outlets(
     config: Config, driver: Driver, ledger: LedgerService, runners: Runners, builder: LaunchBuilder
 ) -> Outlets:
@@ -138,7 +155,18 @@ def make_outlets(
     builder.pool.stopped = lambda: takes_no_runs(driver.node)
     reconciling = make_reconciling(driver, ledger, builder)
     return Outlets(
-        sinks, exporter, mirror, progress, reconciling, archives, builder.pool, look_at_files, queues, guard, calls
+        sinks,
+        exporter,
+        mirror,
+        progress,
+        reconciling,
+        archives,
+        builder.pool,
+        look_at_files,
+        queues,
+        make_passing(config),
+        guard,
+        calls,
     )
 
 

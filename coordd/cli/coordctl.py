@@ -23,7 +23,7 @@ from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
 from coordd.cli.triggers.commands import trigger
-from coordd.cli.triggers.publish import publish
+from coordd.cli.triggers.publish import message, publish
 from coordd.cli.web.command import web
 from coordd.cli.wire.command import wire
 from coordd.core.visible import visible
@@ -62,7 +62,7 @@ def program() -> None:
     """
 
 
-for group in (node, job, pool, run, election, ledger, alarm, deadletter, config, trigger):
+for group in (node, job, pool, run, election, ledger, alarm, deadletter, config, trigger, message):
     program.add_command(group)
 program.add_command(orphans)
 program.add_command(plan)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
-from urllib.parse import parse_qsl
 
-from coordd.adapters.bus.where import of_amqp, of_redis
+from coordd.adapters.bus.where import of_redis, split
 from coordd.adapters.secrets import password, redis_tls, tls_of
 from coordd.config.sections import ClusterConfig
-from coordd.errors import UnavailableError
 
 JSON = "application/json"
 
@@ -30,46 +27,36 @@ STREAM_MAX = 100_000
 
 
 def to_amqp(
-    url: str, ident: str, document: str, *, password_file: str, ca: str, kind: str = JSON, until_s: float = 0.0
+    url: str,
+    ident: str,
+    document: str,
+    *,
+    password_file: str,
+    ca: str,
+    kind: str = JSON,
+    until_s: float = 0.0,
+    repeated: bool = False,
 ) -> str:
     """Publish it as a persistent message that the broker confirms; its id is that of the run. ``until_s``: how long the
-    broker keeps it (seconds); 0.0: for ever.
+    broker keeps it (seconds); 0.0: for ever. ``repeated``: a broker may have it already, which its headers say.
 
     Raises UnavailableError if no queue takes it. The queue or the exchange must be there.
     """
-    from aio_pika import DeliveryMode, Message
-
-    message = Message(
-        document.encode(),
-        content_type=kind,
-        content_encoding="utf-8",
-        message_id=ident,
-        delivery_mode=DeliveryMode.PERSISTENT,
-        expiration=until_s or None,
-    )
-    return asyncio.run(_to_amqp(url, message, password(password_file, ""), ca))
+    secret = password(password_file, "")
+    return asyncio.run(_to_amqp(url, ident, document, kind, until_s, repeated, secret, ca))
 
 
-async def _to_amqp(url: str, message: Any, secret: str, ca: str) -> str:
-    from aio_pika.exceptions import DeliveryError
+async def _to_amqp(
+    url: str, ident: str, document: str, kind: str, until_s: float, repeated: bool, secret: str, ca: str
+) -> str:
+    from coordd.adapters.publishing.amqp_link import message_of, open_link
 
-    from coordd.adapters.bus.amqp_connect import connect
-
-    to, said = _split(url)
-    where = of_amqp(to)
-    tls = tls_of(to, ClusterConfig(tls_ca=ca))
-    connection = await connect(where=where, password=secret or where.password, tls=tls, name="coordd outcome")
-    async with connection:
-        channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-        name = said.get("exchange", "")
-        exchange = await channel.get_exchange(name) if name else channel.default_exchange
-        key = said.get("queue") or said.get("routing_key", "")
-        try:
-            await exchange.publish(message, key, mandatory=True)
-        except DeliveryError as exc:
-            there = f"exchange {name!r} with the key {key!r}" if name else f"queue {key!r}"
-            raise UnavailableError(f"the broker has no queue for {there}: declare it first") from exc
-    return f"published to {name or key}"
+    to, where = split(url)
+    link = await open_link(to, secret, tls_of(to, ClusterConfig(tls_ca=ca)), "coordd outcome")
+    try:
+        return await link.publish(message_of(ident, document, kind=kind, until_s=until_s, repeated=repeated), where)
+    finally:
+        await link.close()
 
 
 def to_redis(url: str, ident: str, document: str, *, password_file: str, ca: str) -> str:
@@ -78,7 +65,7 @@ def to_redis(url: str, ident: str, document: str, *, password_file: str, ca: str
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    to, said = _split(url)
+    to, said = split(url)
     where = of_redis(to)
     with redis.Redis(
         host=where.host,
@@ -96,9 +83,3 @@ def to_redis(url: str, ident: str, document: str, *, password_file: str, ca: str
         if client.eval(_PUT, 1, said["hash"], ident, document, attempt):
             return f"put into {said['hash']}"
         return f"{said['hash']} has a later attempt of {ident}"
-
-
-def _split(url: str) -> tuple[str, dict[str, str]]:
-    """The address as the buses take it, and what is meant there."""
-    to, _, query = url.partition("?")
-    return to, dict(parse_qsl(query, keep_blank_values=True))

@@ -25,9 +25,10 @@ def offer(
     *,
     kind: str = JSON,
     until_s: float = 0.0,
+    repeated: bool = False,
 ) -> int:
     """Send it; returns the exit code. ``sink``: where its secrets are. ``kind``: of its content. ``until_s``: how long
-    a broker should keep it (seconds); 0.0: for ever.
+    a broker should keep it (seconds); 0.0: for ever. ``repeated``: a broker may have it already.
     """
     if to.startswith(("https:", "http:")):
         return post(to, document, timeout_s, sink["token_file"], key=ident, ca=sink["tls_ca"], kind=kind)
@@ -38,7 +39,7 @@ def offer(
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.setitimer(signal.ITIMER_REAL, timeout_s)  # for everything: a disk may hang too
     try:
-        print(_send(sink, to, ident, document, kind, until_s))
+        print(_send(sink, to, ident, document, kind, until_s, repeated))
         return 0
     except CoorddError as exc:
         print(exc, file=sys.stderr)
@@ -54,7 +55,7 @@ def offer(
     return REFUSED
 
 
-def _send(sink: dict[str, Any], to: str, ident: str, document: str, kind: str, until_s: float) -> str:
+def _send(sink: dict[str, Any], to: str, ident: str, document: str, kind: str, until_s: float, repeated: bool) -> str:
     """One way. Returns what was done, as a sentence; raises if the document did not arrive."""
     scheme, _, path = to.partition("://")
     if scheme in ("file", "parquet"):
@@ -65,7 +66,7 @@ def _send(sink: dict[str, Any], to: str, ident: str, document: str, kind: str, u
 
     secrets = {"password_file": sink["password_file"], "ca": sink["tls_ca"]}
     if scheme.startswith("amqp"):
-        return brokers.to_amqp(to, ident, document, kind=kind, until_s=until_s, **secrets)
+        return brokers.to_amqp(to, ident, document, kind=kind, until_s=until_s, repeated=repeated, **secrets)
     return brokers.to_redis(to, ident, document, **secrets)
 
 

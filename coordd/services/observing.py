@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
+from coordd.config.hooks.delivery import socket_path
 from coordd.config.hooks.hook import jobs_of
 from coordd.config.hooks.sink import SinkHook, shown
 from coordd.config.hooks.sinks import sinks_of
@@ -31,6 +32,8 @@ from coordd.services.ledger import LedgerService
 from coordd.services.mirror.service import Mirrored
 from coordd.services.plugged.supervising import Services
 from coordd.services.progress.service import Progress
+from coordd.services.publishing.checks import message_checks
+from coordd.services.publishing.passing import Passing
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
 from coordd.services.triggering.calls import Calls
@@ -56,6 +59,7 @@ class Outlets(NamedTuple):
     pool: Pool
     files: Files
     queues: Queues
+    passing: Passing
     guard: GuardListener | None = None
     calls: Calls | None = None
 
@@ -81,7 +85,7 @@ class Observing:
         self.progress = methods.progress = outlets.progress
         self.progress.serve(methods._relay)
         self._driver = driver
-        self._publishers = config.publishers
+        self._methods = methods
         self._use_breakers(config)
         self.checked = methods.checks = self.hooks.checks = Checks(config.checks, driver, ledger)
         methods._relay.serve("checks", self._told_checks)
@@ -90,6 +94,7 @@ class Observing:
         driver.own_breakers.of_services = self.services.breakers
         self.archives = outlets.archives
         self.pool = outlets.pool
+        self.passing = methods.passing = outlets.passing
         health.percents = self.progress.percents
         self.guard = outlets.guard
         self._keep_s = config.history.keep_s
@@ -108,6 +113,7 @@ class Observing:
             self.metrics.tracing = self.tracing
             self.metrics.triggering = self.triggering
             self.metrics.checks = self.checked
+            self.metrics.messages = methods
 
     def use(self, config: Config) -> None:
         """The configuration was read again."""
@@ -128,8 +134,9 @@ class Observing:
         """The hooks, sinks and publishers from now on; returns the jobs that they are, by name."""
         hooks = (*config.hooks, *sinks_of(config, jobs))
         self.hooks.use(hooks, jobs)
-        self._publishers = config.publishers
-        publishers = [one.job(config.cluster.lease) for one in config.publishers]
+        self._methods.publishers = config.publishers
+        path = socket_path(config.node.runtime_dir)
+        publishers = [one.job(config.cluster.lease, path) for one in config.publishers]
         return {**jobs_of(hooks, config.cluster.lease), **{job.name: job for job in publishers}}
 
     async def run(self) -> None:
@@ -146,6 +153,7 @@ class Observing:
             if self.guard is not None:
                 nursery.start_soon(self.guard.run)
             nursery.start_soon(self.pool.run)
+            nursery.start_soon(self.passing.run)
             if self.mirrored is not None:
                 nursery.start_soon(self.mirrored.run)
             if self.metrics is not None:
@@ -173,7 +181,7 @@ class Observing:
             if isinstance(hook, SinkHook):
                 whose = ", ".join([*hook.patterns, *sorted(hook.jobs)[:5]])
                 told.append(check(f"sink {hook.title}", OK, f"{shown(hook.to)}, of {whose or 'no job'}", ""))
-        told += [check(f"publish {one.name}", OK, f"messages go to {one.about}", "") for one in self._publishers]
+        told += message_checks(self._driver.node, self._methods.publishers, self.passing)
         untraced = self.tracing.problem if self.tracing is not None else endpoint.problem(self._otlp, os.environ)
         if self.tracing is not None or untraced:
             said = untraced or f"{self.tracing.counts['sent'] if self.tracing is not None else 0} spans were sent"

@@ -36,7 +36,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "job.next": {"job": "tick"},
     "job.fires": {"job": "tick"},
     "run.list": {}, "run.show": {"id": "talks#1"}, "why": {"id": "talks#1"}, "election.list": {}, "breaker.list": {},
-    "check.list": {}, "check.show": {"name": "talks/room"},
+    "check.list": {}, "message.list": {}, "check.show": {"name": "talks/room"},
     "events.subscribe": {"backlog": 2000, "follow": False}, "doctor": {}, "ledger.status": {},
 }  # fmt: skip
 

@@ -16,24 +16,28 @@ from outcomes.test_files import LIMIT_S, ROOT
 IDENT = "hook~publish.p#1"
 
 
-def published(
+def environment(
     *to: str,
     attempt: int = 0,
     expires_s: float = 0.0,
     body: str = "hello",
     at: str = "2026-11-24T00:00:00Z",
+    socket: str = "",
     **more: Any,
-) -> subprocess.CompletedProcess[str]:
-    """The real program with the environment that the job of a publisher gives it."""
-    job = Publisher(name="p", to=to, attempts=3, timeout="20s", **more).job(60.0)
+) -> tuple[list[str], dict[str, str]]:
+    """The real program and its environment, as the job of a publisher has them."""
+    job = Publisher(name="p", to=to, attempts=3, timeout="20s", **more).job(60.0, socket)
     told = json.dumps({"body": body, "kind": "text/plain", "expires_s": expires_s})
     filled = fill_launch(job.launch, {**job.params, "event0": told[:9], "event1": told[9:]})
     assert isinstance(filled, Command)
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COORDD_RUN": IDENT, "COORDD_ATTEMPT": str(attempt)}
-    return subprocess.run(
-        [sys.executable, *filled.argv[1:]], env={**env, **filled.env, "COORDD_FIRE_TIME": at},
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    return [sys.executable, *filled.argv[1:]], {**env, **filled.env, "COORDD_FIRE_TIME": at}
+
+
+def published(*to: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """The real program, to its end."""
+    argv, env = environment(*to, **more)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def test_the_next_address_takes_what_the_first_one_does_not(tmp_path: Path) -> None:

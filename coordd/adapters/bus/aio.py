@@ -284,3 +284,42 @@ async def open_aio(name: str, *, uvloop: bool = False) -> AsyncIterator[Aio]:
         finally:
             await aio._shut_down()
             nursery.cancel_scope.cancel()
+
+
+class OnDemand:
+    """The second thread of those who may never need it: it begins with the first ``get``."""
+
+    def __init__(self, name: str) -> None:
+        """``name``: the thread's, for people who read a dump."""
+        self._name = name
+        self._wanted, self._there = trio.Event(), trio.Event()
+        self._aio: Aio | None = None
+        self._over = False
+
+    async def run(
+        self,
+        forever: Callable[[], Coroutine[Any, Any, object]] | None = None,
+        last: Callable[[], Coroutine[Any, Any, object]] | None = None,
+    ) -> None:
+        """Keep it for ever. ``forever`` runs in it, ``last`` before its end, for at most CLEANUP_S."""
+        await self._wanted.wait()
+        async with open_aio(self._name) as self._aio:
+            if forever is not None:
+                self._aio.start(forever)
+            self._there.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._over = True
+                if last is not None:
+                    with trio.move_on_after(CLEANUP_S, shield=True):
+                        await self._aio.call(last)
+
+    async def get(self) -> Aio:
+        """The thread. Raises UnavailableError if it has ended."""
+        if self._over:
+            raise UnavailableError("this node stops")
+        self._wanted.set()
+        await self._there.wait()
+        assert self._aio is not None
+        return self._aio

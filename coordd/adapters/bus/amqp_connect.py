@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from typing import Any
 
@@ -15,6 +16,10 @@ from aio_pika.connection import Connection, make_url
 from yarl import URL
 
 from coordd.adapters.bus.where import Where
+
+# Both log to stderr what we put into one sentence for people.
+for _name in ("aiormq", "aio_pika"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 # The timeout (seconds) of a farewell.
 FAREWELL_S = 1.0

@@ -27,9 +27,6 @@ from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import CoorddError, UnavailableError
 
-# Both log to stderr what we put into one sentence for people.
-for _name in ("aiormq", "aio_pika"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 log = logging.getLogger(__name__)
 
 # Limits of our queue at the broker. The consumer acknowledges nothing (prefetch has no meaning there), so these limits

@@ -75,3 +75,9 @@ def _says_no_more(parts: SplitResult, shown: str) -> None:
         raise ConfigError(
             f"[cluster] bus: {shown}: {unknown or '#'} is not supported there; use the settings for TLS and passwords"
         )
+
+
+def split(url: str) -> tuple[str, dict[str, str]]:
+    """The address of a sink or a destination: as the buses take it, and what is meant there."""
+    to, _, query = url.partition("?")
+    return to, dict(parse_qsl(query, keep_blank_values=True))

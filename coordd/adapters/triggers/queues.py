@@ -6,13 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-import trio
-
 from coordd.adapters import secrets
-from coordd.adapters.bus.aio import Aio, open_aio
+from coordd.adapters.bus.aio import OnDemand
 from coordd.config.sections import ClusterConfig
 from coordd.core.jobs.trigger import REDIS, Trigger
-from coordd.errors import UnavailableError
 from coordd.ports import MessageQueue
 
 
@@ -22,27 +19,11 @@ class MessageQueues:
     def __init__(self, cluster: Callable[[], ClusterConfig]) -> None:
         """``cluster``: [cluster] of the configuration that is in force: authorities and certificates."""
         self._cluster = cluster
-        self._wanted, self._there = trio.Event(), trio.Event()
-        self._aio: Aio | None = None
-        self._over = False
+        self._aio = OnDemand("triggers")
 
     async def run(self) -> None:
         """Serve for ever. The thread of asyncio begins with the first call of an AMQP queue."""
-        await self._wanted.wait()
-        async with open_aio("triggers") as self._aio:
-            self._there.set()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._over = True
-
-    async def _thread(self) -> Aio:
-        if self._over:
-            raise UnavailableError("this node stops")
-        self._wanted.set()
-        await self._there.wait()
-        assert self._aio is not None
-        return self._aio
+        await self._aio.run()
 
     def program(self, trigger: Trigger, rows_max: int) -> tuple[Sequence[str], bytes]:
         """What asks a database: its argv, and what it reads, the password too."""
@@ -75,7 +56,7 @@ class MessageQueues:
             trigger.url,
             trigger.queue,
             f"coordd trigger {self._cluster().name}/{job}/{trigger.name}",
-            aio=self._thread,
+            aio=self._aio.get,
             password=lambda: _password(trigger),
             tls=lambda: secrets.tls_of(trigger.url, self._cluster()),
         )

@@ -1,10 +1,21 @@
-"""A trigger in a few lines."""
+"""A trigger in a few lines, and the messages of other processes in a table."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from coordd.cli.show.phrases import plain, some
+from coordd.cli.show.tables import Column, text, when
+
+MESSAGES = (
+    Column("NAME", text("name"), whole=True),
+    Column("WAITING", text("waiting"), right=True),
+    Column("AGAIN", text("again"), right=True),
+    Column("OLDEST", when("oldest")),
+    Column("GIVEN UP", text("given_up"), right=True),
+    Column("TO", text("to")),
+    Column("FAILING HERE", lambda row, _now: plain("; ".join(row.get("failing") or []))),
+)
 
 
 def trigger_text(shown: dict[str, Any]) -> str:

@@ -49,7 +49,8 @@ EXPIRED = 75
 class Publisher(msgspec.Struct, frozen=True):
     """One [publish.NAME]. ``to``: addresses, tried in turn with each call. ``owner``: a group that may publish, beside
     operators. ``expires``: how long a message is wanted, unless its sender says; "": for ever. ``fallback``: a program
-    that gets the message on its stdin when the last call has failed.
+    that gets the message on its stdin when the last call has failed. ``ordered``: one message after the other, as they
+    were accepted; else some at a time.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Publisher(msgspec.Struct, frozen=True):
     owner: str = ""
     expires: str = ""
     fallback: tuple[str, ...] = ()
+    ordered: bool = True
     password_file: str = ""
     token_file: str = ""
     tls_ca: str = ""
@@ -69,14 +71,14 @@ class Publisher(msgspec.Struct, frozen=True):
         """Its addresses, for people."""
         return ", ".join([shown(one) for one in self.to])
 
-    def job(self, lease_s: float) -> Job:
-        """Its job: each message is one triggered run of it."""
+    def job(self, lease_s: float, socket: str = "") -> Job:
+        """Its job: each message is one triggered run of it. ``socket``: the daemon's, for its program."""
         said = msgspec.to_builtins(msgspec.structs.replace(self, name="", owner=""))
         timeout_s = parse_duration(self.timeout)
         call = said | {"timeout_s": timeout_s}
-        return call_job(
+        job = call_job(
             "coordd.outcomes.message",
-            call,
+            call | {"socket": socket},
             name=PUBLISH + self.name,
             digest="publish-" + hashlib.sha256(json.dumps(call).encode()).hexdigest()[:24],
             description=f"messages of other processes to {self.about}",
@@ -92,6 +94,10 @@ class Publisher(msgspec.Struct, frozen=True):
                 never_on_codes=(EXPIRED,),
             ),
         )
+        if not self.ordered:
+            return job
+        # The ledger lets the first one begin when the one before it is over; one that is tried again keeps its place.
+        return msgspec.structs.replace(job, overlap="queue", concurrency=None, queue_max=values.SIZE_MAX)
 
 
 # ---- reading
@@ -138,6 +144,6 @@ def read_expires(value: object) -> str:
 
 _SECTION: dict[str, values.Reader] = {
     "to": _addresses, "owner": values.text, "expires": read_expires, "fallback": values.program,
-    "timeout": read_timeout, "attempts": values.whole(1, TRIES_MAX), "delay": read_delay,
+    "ordered": values.flag, "timeout": read_timeout, "attempts": values.whole(1, TRIES_MAX), "delay": read_delay,
     "password_file": values.path_or_none, "token_file": values.path_or_none, "tls_ca": values.path_or_none,
 }  # fmt: skip

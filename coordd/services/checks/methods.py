@@ -18,13 +18,13 @@ from coordd.services.checks.service import Checks
 from coordd.services.control.callers import OPERATOR, Caller, Method
 from coordd.services.control.hold_methods import Asked
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
-from coordd.services.triggering.letters import TriggerLetterMethods
+from coordd.services.publishing.methods import MessageMethods
 
 # The states that somebody may report.
 REPORTED = tuple(state for state in STATES if state != UNKNOWN)
 
 
-class CheckMethods(TriggerLetterMethods):
+class CheckMethods(MessageMethods):
     """The checks of the cluster: this node's, the shared ones, and what the other nodes tell of theirs."""
 
     checks: Checks | None = None

@@ -305,6 +305,10 @@ METHODS: dict[str, Shape] = {
     "deadletter.discard": RIGHT,
     "run.trigger": RIGHT,
     "publish": RIGHT,
+    "message.list": [
+        dict.fromkeys(("name", "to", "ordered", "waiting", "again", "oldest", "given_up", "connections"), SHOW)
+        | {"failing": [SENTENCE]}
+    ],
     "run.cancel": RIGHT,
     "run.revoke": RIGHT,
     "run.resolve": RIGHT,

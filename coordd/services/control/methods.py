@@ -40,8 +40,8 @@ from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.driver import Driver
-from coordd.services.hooks import publishing
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.publishing import recording
 from coordd.services.readiness import ready_view
 from coordd.services.relay import Relay
 from coordd.services.triggering.registering import told_of
@@ -311,11 +311,11 @@ class Methods(CheckMethods):
     async def publish(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         to = take(params, "to", str)
         self._may_operate(caller, PUBLISH + to[:128])  # first: who may not publish is not told which names there are
-        job = publishing.publisher(self._driver, to)
+        job = recording.publisher(self._driver, to)
         if "body" not in params:
             raise RpcError(INVALID_PARAMS, "body is missing", kind="invalid_params")
         expires, ident = take(params, "expires", str, ""), take(params, "id", str, "")
-        said = await publishing.publish(self._driver, job, params["body"], ident=ident, expires=expires, by=caller.name)
+        said = await recording.publish(self._driver, job, params["body"], ident=ident, expires=expires, by=caller.name)
         self._audit(caller, "publish", said["id"])
         return said
 

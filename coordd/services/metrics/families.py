@@ -82,13 +82,19 @@ TRIGGER_DEAD = Family(
 TRIGGER_UP = Family("coordd_trigger_up", GAUGE, "1: the last look of this node, which polls, succeeded", ("trigger",))
 # In the order of what triggers tell of themselves.
 TRIGGERS = (TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRIGGER_DEAD)
+PUBLISH_WAITING = Family("coordd_publish_waiting", GAUGE, "Messages that wait, as each node knows", ("publish",))
+PUBLISH_OLDEST = Family("coordd_publish_oldest_seconds", GAUGE, "How long the oldest of them has waited", ("publish",))
+PUBLISH_CONNECTIONS = Family("coordd_publish_connections", GAUGE, "Connections to its brokers", ("publish",))
+PUBLISH_FAILING = Family("coordd_publish_failing", GAUGE, "Addresses that this node tries last", ("publish",))
+# In the order of what the messages of a destination tell.
+PUBLISHED = (PUBLISH_WAITING, PUBLISH_OLDEST, PUBLISH_CONNECTIONS, PUBLISH_FAILING)
 TRACE_SPANS = Family("coordd_trace_spans", COUNTER, "Spans of traces, by what became of them", ("result",))
 TRACE_WAITING = Family("coordd_trace_spans_waiting", GAUGE, "Spans that wait for the receiver of traces")
 BUILD = Family("coordd_build", INFO, "The version of this daemon", ("version",))
 OF_NODE = (
     ELECTIONS, ELECTION_DURATION, LEDGER_OP, MEMBERS, BUS_UP, LEDGER_UP, BREAKER_OPEN, CHECK_STATE, OUTBOX, NODE_READY,
     CLUSTER_READY, UNKNOWN_RUNS, SINK_COPIED, SINK_FAILED, SINK_WAITING,
-    SINK_DEAD, TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRIGGER_DEAD, TRACE_SPANS, TRACE_WAITING, BUILD,
+    SINK_DEAD, TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRIGGER_DEAD, *PUBLISHED, TRACE_SPANS, TRACE_WAITING, BUILD,
 )  # fmt: skip
 
 FAMILIES = (*OF_JOBS, *OF_NODE)

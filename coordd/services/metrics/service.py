@@ -25,6 +25,7 @@ from coordd.services.metrics.counted import Buckets, Counted, OfJob
 from coordd.services.metrics.exposition import CONTENT_TYPE, Exposition, Gauges, Node
 from coordd.services.metrics.listener import Listener, Page
 from coordd.services.metrics.textfile import TextFile
+from coordd.services.publishing.methods import MessageMethods
 from coordd.services.readiness import Readiness, node_problem, stuck
 from coordd.services.sinks.files import SINKS
 from coordd.services.sinks.service import Sinks
@@ -73,6 +74,7 @@ class Metrics:
         self._sinks = sinks
         self.tracing: Tracing | None = None  # if traces are sent
         self.triggering: Triggering | None = None
+        self.messages: MessageMethods | None = None
         self.checks: Checks | None = None
         self._exposition = Exposition(driver.node.settings.cluster)
         self.counted = Counted(driver.node.full_hostname, lambda: driver.node.jobs)
@@ -231,8 +233,14 @@ class Metrics:
         counted = self.triggering.counted() if self.triggering is not None else {}
         for place, family in enumerate(families.TRIGGERS):
             values[family] = {name: float(said[place]) for name, said in counted.items()}
+        values |= dict(zip(families.PUBLISHED, self._published(), strict=True))
         spans = self.tracing.counts if self.tracing is not None else {}
         values[families.TRACE_SPANS] = {word: float(spans.get(word, 0)) for word in ("sent", "dropped")}
         values[families.TRACE_WAITING] = {"": float(spans.get("waiting", 0))}
         values[families.BUILD] = {__version__: 1.0}
         return Node(values, self._election, self._ops)
+
+    def _published(self) -> list[dict[str, float]]:
+        """Of each destination of messages, in the order of families.PUBLISHED."""
+        told = self.messages.counted(self._driver.now().wall) if self.messages is not None else {}
+        return [{name: said[place] for name, said in told.items()} for place in range(len(families.PUBLISHED))]

@@ -12,6 +12,7 @@ from config.written import refused, write
 from coordd.config.hooks.publisher import EXPIRED, Publisher
 from coordd.config.settings import load
 from coordd.core.jobs.job import Command
+from coordd.core.jobs.limits import claimed_policy
 
 TWO = '[publish.q]\nto = ["amqps://u@mq-1/v?queue=q", "amqps://u@mq-2/v?queue=q"]\nowner = "apps"\nexpires = "1h"\n'
 
@@ -34,7 +35,15 @@ def test_a_destination_and_its_job(tmp_path: Path) -> None:
         msgspec.structs.replace(one, **more) for more in ({"timeout": "9s"}, {"fallback": ()}, {"to": ("events",)})
     ]
     assert len({job.digest, *[other.job(60.0).digest for other in changed]}) == 4
-    assert msgspec.structs.replace(one, owner="").job(60.0).digest == job.digest
+    assert msgspec.structs.replace(one, owner="").job(60.0, "/run/msgs.sock").digest == job.digest
+
+
+def test_messages_go_one_after_the_other_unless_the_destination_says_else(tmp_path: Path) -> None:
+    job = load(write(tmp_path / "coordd.toml", TWO), {}).publishers[0].job(60.0)
+    assert (job.overlap, job.concurrency) == ("queue", None)
+    assert "queue=1000000/first" in claimed_policy(job, "{}", "a").limits, "none that was accepted is rejected"
+    job = load(write(tmp_path / "coordd.toml", TWO + "ordered = false\n"), {}).publishers[0].job(60.0)
+    assert (job.overlap, job.concurrency and job.concurrency.max) == ("allow", 4)
 
 
 def test_the_path_of_an_address_is_not_shown(tmp_path: Path) -> None:

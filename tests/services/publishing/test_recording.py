@@ -15,7 +15,7 @@ from coordd.core.jobs.arguments import unpacked
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now, Reply
 from coordd.errors import RefusedError
-from coordd.services.hooks import publishing
+from coordd.services.publishing import recording
 
 OK = Reply(1, {"durable": "ledger", "state": "pending"})
 JOB = Publisher(name="q", to=("events",)).job(60.0)
@@ -40,7 +40,7 @@ class Machine:
         this: Any = self
 
         async def call() -> dict[str, Any]:
-            return await publishing.publish(this, JOB, body, ident=ident, expires=expires, by="ann")
+            return await recording.publish(this, JOB, body, ident=ident, expires=expires, by="ann")
 
         return trio.run(call)
 
@@ -90,9 +90,9 @@ def test_what_cannot_be_recorded_is_refused(said: dict[str, Any], kind: str) -> 
 def test_an_unknown_destination_names_the_known_ones() -> None:
     this: Any = Machine()
 
-    assert publishing.publisher(this, "q") is JOB
+    assert recording.publisher(this, "q") is JOB
     with pytest.raises(RefusedError, match=r"no \[publish.r\]") as caught:
-        publishing.publisher(this, "r")
+        recording.publisher(this, "r")
     assert caught.value.hint == "known: q"
     with pytest.raises(RefusedError, match="the ledger says no"):
         Machine(Reply(1, {}, "conflict", "the ledger says no")).publish("x", ident="1")

@@ -1,0 +1,57 @@
+"""What the program of a message's run asks of its daemon, and what it is told: one line of JSON each way."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+# The socket of the daemon for these programs, in its runtime directory.
+SOCKET = "msgs.sock"
+
+# Bytes of a line: a message, its addresses, and what JSON makes of them.
+LINE_BYTES_MAX = 256 * 1024
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One message for the first broker of these that takes it. ``timeout_s``: for all of them together. ``until_s``:
+    how long a broker keeps it (seconds); 0.0: for ever. ``repeated``: a broker may have it already.
+    """
+
+    to: tuple[str, ...]
+    ident: str
+    body: str
+    kind: str
+    timeout_s: float
+    until_s: float = 0.0
+    repeated: bool = False
+    password_file: str = ""
+    tls_ca: str = ""
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """The exit code of the call, what each address said, and whether a broker may have the message nevertheless."""
+
+    code: int
+    said: tuple[str, ...]
+    repeated: bool = False
+
+
+def socket_path(runtime_dir: str) -> str:
+    """The path of that socket."""
+    return os.path.join(runtime_dir, SOCKET)
+
+
+def written(said: Delivery | Delivered) -> bytes:
+    """As a line."""
+    return msgspec.json.encode(said) + b"\n"
+
+
+def read_delivery(line: bytes) -> Delivery:
+    """What a program asks. Raises ValueError."""
+    return msgspec.json.decode(line, type=Delivery)
+
+
+def read_delivered(line: bytes) -> Delivered:
+    """What the daemon answers. Raises ValueError."""
+    return msgspec.json.decode(line, type=Delivered)

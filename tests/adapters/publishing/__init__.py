@@ -1,0 +1,1 @@
+"""Tests of the connections that messages of other processes go over, on two real RabbitMQs."""

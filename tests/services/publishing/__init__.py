@@ -1,0 +1,1 @@
+"""Tests of messages of other processes: recorded, passed on, listed."""

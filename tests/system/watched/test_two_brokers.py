@@ -1,0 +1,162 @@
+"""Two real RabbitMQs: messages of other processes go to the one that lives, and triggers consume from both."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import aio_pika
+import pytest
+from support import servers
+
+from coordd.adapters.publishing.amqp_link import REPEATED
+from system.lab.cluster import Cluster, Node, cluster_of
+from system.lab.processes import until
+
+pytestmark = pytest.mark.production
+
+KEEPER = "import os, sys; open(sys.argv[1], 'a').write(os.environ['COORDD_RUN'] + '\\n')"
+
+
+class Sent(NamedTuple):
+    """A message as a broker has it."""
+
+    ident: str
+    again: bool
+
+
+class Broker(NamedTuple):
+    """A RabbitMQ that the test may kill."""
+
+    server: servers.Rabbit
+
+    @property
+    def address(self) -> str:
+        return self.server.url.replace("guest:guest@", "")
+
+    def taken(self, name: str, *put: str) -> list[Sent]:
+        """Declare the queue, put these texts into it (its id is the text), or take what is there in its order."""
+        return asyncio.run(self._taken(name, put))
+
+    async def _taken(self, name: str, put: tuple[str, ...]) -> list[Sent]:
+        async with await aio_pika.connect(self.server.url) as connection:
+            channel = await connection.channel()
+            queue = await channel.declare_queue(name, durable=True)
+            for what in put:
+                body = b'{"what": "%b"}' % what.encode()
+                message = aio_pika.Message(body, message_id=what, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+                await channel.default_exchange.publish(message, name)
+            found: list[Sent] = []
+            while not put and (taken := await queue.get(no_ack=True, fail=False)) is not None:
+                found.append(Sent(str(taken.message_id), bool(taken.headers.get(REPEATED, False))))
+            return found
+
+
+@pytest.fixture
+def brokers() -> Iterator[tuple[Broker, Broker]]:
+    with servers.rabbit() as one, servers.rabbit(mapper=one.mapper) as two:
+        made = Broker(one), Broker(two)
+        for broker in made:
+            broker.taken("ops")
+            broker.taken("bare")
+            broker.taken("orders", "first")
+        yield made
+
+
+def configure(cluster: Cluster, first: Broker, second: Broker, kept: Path) -> None:
+    """Two destinations at both brokers, and a job for the orders of each of them."""
+    keeper = [sys.executable, "-I", "-S", "-c", KEEPER, str(kept)]
+    for node in cluster.nodes:
+        node.settings = "".join(
+            [
+                f'[publish.{name}]\nto = ["{first.address}?queue={name}", "{second.address}?queue={name}"]\n'
+                f'attempts = 2\ndelay = "0.2s"\ntimeout = "10s"\n{more}\n'
+                for name, more in (("ops", f"fallback = {keeper}"), ("bare", ""))
+            ]
+        )
+    for name, broker in (("east", first), ("west", second)):
+        cluster.job(name, "sleep", 0, overlap="allow", params={"what": ""})
+        trigger = (
+            f'kind = "amqp"\nurl = "{broker.address}"\nqueue = "orders"\nargs = {{ what = "{{trigger.body.what}}" }}'
+        )
+        with (cluster.jobs_dir / f"{name}.toml").open("a") as file:
+            file.write(f"[[trigger]]\n{trigger}\n")
+
+
+def runs(cluster: Cluster, job: str, count: int) -> None:
+    def ended() -> bool:
+        return [row["state"] for row in cluster.rows() if row["job"] == job] == ["success"] * count
+
+    until(ended, why=f"{count} runs of {job}")
+
+
+def listed(node: Node, name: str) -> dict[str, object]:
+    return next(dict(one) for one in node.call("message.list") if one["name"] == name)
+
+
+def published(node: Node, to: str) -> str:
+    said = node.call("publish", to=to, body="x")
+    assert said["durable"] == "ledger"
+    return str(said["id"])
+
+
+def test_what_is_accepted_reaches_the_broker_that_lives_or_is_listed_and_both_are_consumed(
+    brokers: tuple[Broker, Broker],
+) -> None:
+    first, second = brokers
+    with cluster_of(2) as cluster:
+        configure(cluster, first, second, cluster.path / "kept")
+        cluster.start()
+        one, two = cluster.nodes
+        runs(cluster, "east", 1)
+        runs(cluster, "west", 1)
+
+        # A broker is killed, and then a node: all arrive at the other one.
+        accepted = [published(one, "ops"), published(two, "ops")]
+        cluster.becomes(accepted[-1], "success")
+        first.server.kill()
+        accepted += [published(node, "ops") for node in (one, two, one, two, one)]
+        one.kill_family()
+        second.taken("orders", "second")
+        cluster.becomes(accepted[-1], "success")
+        late = second.taken("ops")
+        runs(cluster, "west", 2)
+        view = listed(two, "ops")
+        assert (view["waiting"], view["given_up"], view["ordered"]) == (0, 0, True)
+
+        # The last broker too, and the node between accepting and publishing.
+        second.server.kill()
+        lost = [published(two, name) for name in ("ops", "bare")]
+        two.kill_family()
+        one.start()
+        two.start()
+        cluster.becomes(lost[0], "success")
+        assert (cluster.path / "kept").read_text().split() == [lost[0]], "the fallback has it"
+        until(lambda: [row for row in one.call("deadletter.list") if row["run"] == lost[1]], why="a dead letter")
+        assert listed(one, "bare")["given_up"] == 1
+        assert any(listed(node, "bare")["failing"] for node in cluster.nodes)
+
+        # Both come back: what waits there is consumed, and what was given up is sent.
+        first.server.start()
+        second.server.start()
+        in_order_and_none_lost(accepted, first.taken("ops"), late)
+        one.call("deadletter.replay", id=one.call("deadletter.list")[0]["id"])
+        cluster.becomes(lost[1], "success")
+        assert {sent.ident for sent in first.taken("bare") + second.taken("bare")} == {lost[1]}
+        first.taken("orders", "second")
+        runs(cluster, "east", 2)
+        assert one.call("deadletter.list") == []
+
+
+def in_order_and_none_lost(accepted: list[str], early: list[Sent], late: list[Sent]) -> None:
+    """``early``, ``late``: what the two brokers have. A second copy says that it is one."""
+    assert [sent.ident for sent in early[:2]] == accepted[:2]
+    assert {sent.ident for sent in early + late} == set(accepted)
+    for found in (early, late):
+        order = [accepted.index(sent.ident) for sent in found if not sent.again]
+        assert order == sorted(order)
+    for ident in accepted:
+        assert [sent.again for sent in early + late if sent.ident == ident].count(False) <= 1
