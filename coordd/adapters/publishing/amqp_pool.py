@@ -123,7 +123,9 @@ class AmqpPool:
         one = self._sets.get(_key(to, password_file, tls_ca))
         if one is None:
             return 0, {}
-        return one.open, {of_amqp(split(to[place])[0]).shown: rest.why for place, rest in sorted(one.resting.items())}
+        return one.open, {
+            of_amqp(split(to[place])[0]).shown: rest.why for place, rest in sorted(dict(one.resting).items())
+        }
 
     # ---- the asyncio thread
 
