@@ -15,6 +15,9 @@ from coordd.core.ledger.runner_requests import Registration
 from coordd.errors import RefusedError
 from coordd.services.driver import Driver
 
+# Messages of one destination that may wait, as this node knows; further ones are refused, so their senders know.
+BACKLOG_MAX = 10_000
+
 # Bytes of a message, with what JSON makes of it.
 BODY_BYTES_MAX = 24 * 1024
 
@@ -49,6 +52,12 @@ async def publish(driver: Driver, job: Job, body: Any, *, ident: str, expires: s
             f"the message is {len(told)} bytes long as JSON; at most {BODY_BYTES_MAX} are accepted",
             kind="too_large",
             hint="send where the data is, not the data",
+        )
+    if (behind := sum(one.action.job == job.name for one in driver.node.pursuits.pursuits.values())) >= BACKLOG_MAX:
+        raise RefusedError(
+            f"{behind} messages of this destination wait: at most {BACKLOG_MAX} may",
+            kind="try_later",
+            hint="coordctl message list; docs/runbook.md: a message was not delivered",
         )
     pieces = [told[at : at + VALUE_BYTES_MAX] for at in range(0, len(told), VALUE_BYTES_MAX)]
     args = packed(dict(zip(PIECES, pieces, strict=False)))

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,21 @@ def test_without_an_answer_the_program_connects_itself(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no daemon answers" in done.stderr
     assert "amqp://127.0.0.1:1/?queue=q cannot be used" in done.stderr
+
+
+def test_a_daemon_that_is_killed_meanwhile_leaves_the_message_to_the_program(tmp_path: Path) -> None:
+    path = str(tmp_path / "msgs.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        with ThreadPoolExecutor(1) as thread:
+            running = thread.submit(program, path, TWO[0], f"file://{tmp_path}/lines")
+            link, _ = listening.accept()
+            link.recv(LINE_BYTES_MAX)
+            link.close()  # without an answer
+            done = running.result()
+    assert (done.returncode, "this call connects itself" in done.stderr) == (0, True)
+    assert json.loads((tmp_path / "lines").read_text())["id"] == IDENT
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"no JSON\n", b"x" * (LINE_BYTES_MAX + 1)])

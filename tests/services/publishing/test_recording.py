@@ -26,7 +26,9 @@ class Machine:
 
     def __init__(self, reply: Reply = OK) -> None:
         self.triggered: list[Registration] = []
-        self.node = SimpleNamespace(jobs={PUBLISH + "q": JOB}, hostname="a", concurrency={})
+        self.pursuits: dict[str, Any] = {}
+        pursued = SimpleNamespace(pursuits=self.pursuits)
+        self.node = SimpleNamespace(jobs={PUBLISH + "q": JOB}, hostname="a", concurrency={}, pursuits=pursued)
         self._reply = reply
 
     def now(self) -> Now:
@@ -85,6 +87,22 @@ def test_what_cannot_be_recorded_is_refused(said: dict[str, Any], kind: str) -> 
     with pytest.raises(RefusedError) as caught:
         machine.publish(said.pop("body"), **said)
     assert (caught.value.kind, machine.triggered) == (kind, [])
+
+
+def test_a_full_backlog_takes_no_more_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "BACKLOG_MAX", 2)
+    machine = Machine()
+    machine.pursuits.update({str(place): pursued(name) for place, name in enumerate([JOB.name, "load", "load"])})
+    machine.publish("x")
+    machine.pursuits["3"] = pursued(JOB.name)
+
+    with pytest.raises(RefusedError, match="2 messages of this destination wait: at most 2 may") as caught:
+        machine.publish("x")
+    assert (caught.value.kind, len(machine.triggered)) == ("try_later", 1)
+
+
+def pursued(job: str) -> Any:
+    return SimpleNamespace(action=SimpleNamespace(job=job))
 
 
 def test_an_unknown_destination_names_the_known_ones() -> None:
