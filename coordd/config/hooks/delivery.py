@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 # The socket of the daemon for these programs, in its runtime directory.
 SOCKET = "msgs.sock"
@@ -49,9 +52,16 @@ def written(said: Delivery | Delivered) -> bytes:
 
 def read_delivery(line: bytes) -> Delivery:
     """What a program asks. Raises ValueError."""
-    return msgspec.json.decode(line, type=Delivery)
+    return _read(line, Delivery)
 
 
 def read_delivered(line: bytes) -> Delivered:
     """What the daemon answers. Raises ValueError."""
-    return msgspec.json.decode(line, type=Delivered)
+    return _read(line, Delivered)
+
+
+def _read(line: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc

@@ -106,7 +106,7 @@ def test_a_daemon_that_is_killed_meanwhile_leaves_the_message_to_the_program(tmp
     assert json.loads((tmp_path / "lines").read_text())["id"] == IDENT
 
 
-@pytest.mark.parametrize("line", [b"{}\n", b"no JSON\n", b"x" * (LINE_BYTES_MAX + 1)])
+@pytest.mark.parametrize("line", [b"{}\n", b"no JSON\n", b'{"x":' + b"[" * 90_000 + b"\n", b"x" * (LINE_BYTES_MAX + 1)])
 def test_what_is_no_message_gets_no_answer(line: bytes, tmp_path: Path) -> None:
     pool = Pool(Delivered(0, ()))
 
@@ -120,6 +120,8 @@ def test_what_is_no_message_gets_no_answer(line: bytes, tmp_path: Path) -> None:
             except ConnectionError:
                 return b""
 
-    assert while_served(pool, tmp_path, ask) == b""
-    assert pool.asked == []
+    def then(path: str) -> tuple[bytes, list[Delivery], int]:
+        return ask(path), list(pool.asked), program(path, *TWO).returncode
+
+    assert while_served(pool, tmp_path, then) == (b"", [], 0), "and the next one is served"
     assert (os.stat(socket_path(str(tmp_path))).st_mode & 0o777) == 0o600
