@@ -237,6 +237,16 @@ class Methods:
         """Settle an unknown run ``as_`` success, failed or relaunch."""
         raise NotImplementedError
 
+    @_method("run.rerun")
+    def run_rerun(
+        self,
+        id: str,  # noqa: A002 - the parameter's name on the wire
+        with_children: bool | None = None,
+        note: str | None = None,
+    ) -> dict[str, Any]:
+        """Run a run that has ended once more; ``with_children``: then the runs after it too."""
+        raise NotImplementedError
+
     @_method("deadletter.list")
     def deadletter_list(self, job: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Runs that were given up, newest first."""

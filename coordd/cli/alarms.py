@@ -10,6 +10,7 @@ import click
 
 from coordd.cli.jobs import complete_jobs, complete_runs
 from coordd.cli.options import EXIT_FAILED, Group, asked, say
+from coordd.cli.runs import tell_again
 from coordd.core.visible import visible
 
 
@@ -114,12 +115,7 @@ def replay(ident: str, with_children: bool) -> None:
         if not said["run"]:
             click.echo(visible(f"{said['id']} is tried again"))
             return
-        click.echo(f"{said['run']} is tried again: attempt {said['attempt']}")
-        children = said.get("children", ())  # an older daemon does not know them
-        for run in children:
-            click.echo(visible(f"then {run}"))
-        if with_children and not children:
-            click.echo("No run follows it.")
+        tell_again(said["run"], said, with_children)
 
     given = {"with_children": True} if with_children else {}
     asked().show(asked().call("deadletter.replay", id=ident, **given), draw)

@@ -22,7 +22,17 @@ ANSWER_S = 10.0
 # Timeout for a change: longer, because after a timeout nobody knows whether the change took place. A doctor reads a
 # whole ledger file; a log may come from another node. The client pings first, to see whether a daemon is there.
 PATIENCE_S = {"doctor": 70.0, "reload": 60.0, "run.logs": 30.0} | dict.fromkeys(
-    ("run.trigger", "run.cancel", "run.revoke", "run.resolve", "job.suspend", "job.resume", "ledger.accept-epoch"), 30.0
+    (
+        "run.trigger",
+        "run.cancel",
+        "run.revoke",
+        "run.resolve",
+        "run.rerun",
+        "job.suspend",
+        "job.resume",
+        "ledger.accept-epoch",
+    ),
+    30.0,
 )
 ASK_FIRST_S = 30.0
 

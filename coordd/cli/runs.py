@@ -219,6 +219,29 @@ def run_resolve(ident: str, outcome: str) -> None:
     asked().show(answer, lambda said: click.echo(f"{said['id']} is {said.get('state') or outcome}"))
 
 
+@run.command("rerun")
+@click.argument("ident", metavar="ID", shell_complete=complete_runs)
+@click.option("--with-children", is_flag=True, help="The runs after it, and after those, run once more too.")
+@noted
+def run_rerun(ident: str, with_children: bool, note: str) -> None:
+    """Run a run that has ended once more, by the job file as it is now. It keeps its id and its arguments."""
+    given = {"with_children": True} if with_children else {}
+    asked().show(
+        asked().call("run.rerun", id=ident, note=note, **given),
+        lambda said: tell_again(said["id"], said, with_children),
+    )
+
+
+def tell_again(ident: str, said: Any, with_children: bool) -> None:
+    """Which attempt it is, and which runs follow."""
+    click.echo(f"{ident} is tried again: attempt {said['attempt']}")
+    children = said.get("children", ())  # an older daemon does not know them
+    for child in children:
+        click.echo(visible(f"then {child}"))
+    if with_children and not children:
+        click.echo("No run follows it.")
+
+
 # ---- logs
 
 

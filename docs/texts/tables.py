@@ -268,7 +268,7 @@ _METHODS = {
     name: (said["takes"], said["says"])
     for name, said in tomllib.loads((DOCS / "texts" / "methods.toml").read_text(encoding="utf-8")).items()
 }
-_BY_JOB = {"job.suspend", "job.resume", "run.trigger", "run.cancel", "run.revoke", "run.resolve"} | {
+_BY_JOB = {"job.suspend", "job.resume", "run.trigger", "run.cancel", "run.revoke", "run.resolve", "run.rerun"} | {
     "deadletter.replay",
     "deadletter.discard",
     "breaker.reset",

@@ -23,7 +23,7 @@ JOB = '[command]\nargv = ["/bin/true"]\n[[check]]\nname = "room"\nkind = "load"\
 CALLS: dict[str, dict[str, Any]] = {
     "node.drain": {}, "node.resume": {}, "job.suspend": {"job": "j"}, "job.resume": {"job": "j"},
     "run.trigger": {"job": "j", "id": "1"}, "run.cancel": {"id": "j#9"}, "run.revoke": {"id": "j#2"},
-    "run.resolve": {"id": "j#2", "as": "failed"}, "run.logs": {"id": "j#1"},
+    "run.resolve": {"id": "j#2", "as": "failed"}, "run.logs": {"id": "j#1"}, "run.rerun": {"id": "j#9"},
     "election.open": {"id": "e", "topic": "drill"}, "breaker.reset": {"name": "ledger"}, "reload": {},
     "breaker.isolate": {"name": "job:j"},
     "check.run": {"name": "j/room"}, "check.report": {"name": "j/room", "state": "degraded"},

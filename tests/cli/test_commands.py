@@ -300,6 +300,7 @@ def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], d
         ("job", "show", "j"): ("job.show", {"job": "j"}),
         ("run", "cancel", "j#1"): ("run.cancel", {"id": "j#1"}),
         ("run", "revoke", "j#1"): ("run.revoke", {"id": "j#1"}),
+        ("run", "rerun", "j#1", "--with-children"): ("run.rerun", {"id": "j#1", "with_children": True}),
         ("run", "resolve", "j#1", "--as", "failed"): ("run.resolve", {"id": "j#1", "as": "failed"}),
         ("run", "trigger", "j", "--arg", "a=b=c", "--id", "x"): (
             "run.trigger",

@@ -43,6 +43,9 @@ def node() -> Iterator[Node]:
         write_job(directory, "fragile", fragile)
         write_job(directory, "follower", 'after = { all = ["fragile"], on = "done" }\n' + HELLO)
         write_job(directory, "follower-of-it", 'after = ["follower"]\n' + HELLO)
+        write_job(directory, "calm", HELLO)
+        write_job(directory, "after-calm", 'after = ["calm"]\n' + HELLO)
+        write_job(directory, "wide", 'expand = { part = ["a", "b"] }\n' + HELLO)
         write_job(directory, "expected", 'expect_within = "1s"\n' + HELLO)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(f"{directory}/notify")
@@ -170,6 +173,34 @@ def test_a_run_is_replayed_with_its_children(node: Node) -> None:
     assert "No run follows it." in node.ctl("deadletter", "replay", "broken#childless", "--with-children").stdout
     node.wait_until(lambda: node.json("run", "show", "broken#childless")["state"] == "failure")
     node.ctl("deadletter", "discard", "broken#childless", "--note", "seen")
+
+
+def test_a_run_that_succeeded_is_run_again_with_its_children_and_without(node: Node) -> None:
+    """Its state, why and the audit say which attempt it repeats; what has not ended, or was revoked, is refused."""
+    node.ctl("run", "trigger", "calm", "--wait", "--id", "x")
+    node.wait_until(lambda: node.json("run", "list", "--job", "after-calm")[:1] != [])
+    node.wait_until(lambda: node.json("run", "show", "after-calm#x")["state"] == "success")
+
+    said = node.json("run", "rerun", "calm#x", "--note", "the data was wrong")
+    assert said == {"id": "calm#x", "attempt": 1, "state": "retry", "rerun_of": "calm#x/0", "children": []}
+    node.wait_until(lambda: node.json("run", "show", "calm#x")["state"] == "success")
+    shown = node.json("run", "show", "calm#x")
+    assert (shown["attempt"], shown["rerun_of"]) == (1, "calm#x/0")
+    assert "It runs once more: root ran calm#x/0 again." in node.ctl("why", "calm#x").stdout
+
+    told = node.ctl("run", "rerun", "calm#x", "--with-children").stdout
+    assert told.splitlines() == ["calm#x is tried again: attempt 2", "then after-calm#x"]
+    node.wait_until(lambda: node.json("run", "show", "after-calm#x")["rerun_of"] == "calm#x/2")
+    node.wait_until(lambda: node.json("run", "show", "after-calm#x")["state"] == "success")
+    shown = node.json("run", "show", "after-calm#x")
+    assert (shown["attempt"], shown["parents"]) == (1, ["calm#x"])
+    done = [record["subject"] for record in node.json("audit")["records"] if record["method"] == "run.rerun"]
+    assert done == ["calm#x/0: the data was wrong", "calm#x/1, then after-calm#x"]
+
+    node.ctl("run", "revoke", "calm#never")
+    assert "a person has forbidden it" in node.ctl("run", "rerun", "calm#never", code=1).stderr
+    assert "wide#x is a group of 2 runs" in node.ctl("run", "rerun", "wide#x", code=1).stderr
+    assert "no run 'calm#nix'" in node.ctl("run", "rerun", "calm#nix", code=1).stderr
 
 
 def test_what_is_no_dead_letter_is_refused(node: Node, ledger: SqliteLedger) -> None:

@@ -64,6 +64,7 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("run.trigger", {"job": "sales", "id": "1", "args": {"day": "2"}}),
     ("run.trigger", {"job": "spark", "args": {"n": 1}, "dry_run": True}), ("run.cancel", {"id": "sales#1"}),
     ("run.revoke", {"id": "tick@2026-10-03T02:00:00Z"}), ("run.resolve", {"id": "sales#1", "as": "success"}),
+    ("run.rerun", {"id": "sales#1", "with_children": True, "note": "x"}),
     ("run.logs", {"id": "sales#1", "attempt": 0, "bytes": 100, "follow": True}), ("why", {"id": "sales#1"}),
     ("why", {"job": "tick"}), ("election.list", {"limit": 3}),
     ("election.open", {"id": "d1", "topic": "drill", "action": {"job": "x"}}),

@@ -42,7 +42,7 @@ SURVIVES = "SURVIVES"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants-lua", description=__doc__)
-    parser.add_argument("--only", default="", help="changes whose file or line contains this")
+    parser.add_argument("--only", default="", help="changes whose name has this in it")
     parser.add_argument("--quick", action="store_true", help="only by the kept conversation")
     chosen = parser.parse_args()
     console = Console()
@@ -53,7 +53,7 @@ def main() -> int:
         console.print(str(exc), style="red", markup=False)
         return 1
     every = edits()
-    wanted = [edit for edit in every if chosen.only in f"{edit.file}: {edit.name}"]
+    wanted = [edit for edit in every if chosen.only in edit.name]
     explained = notice.known_survivors()
     ends: dict[str, list[tuple[Edit, str]]] = {}
     with (

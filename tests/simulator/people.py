@@ -15,7 +15,7 @@ from coordd.core.ledger.rerun.descendants import descendants
 from coordd.core.ledger.rerun.plan import text_of
 from coordd.core.ledger.rows import OF_JOB, Row
 from coordd.core.ledger.runner_requests import Registration, Request
-from coordd.core.ledger.words import FAILURE, LOST, OK, UNKNOWN
+from coordd.core.ledger.words import FAILURE, LOST, MISSED, OK, STARTED, SUCCESS, UNKNOWN
 from simulator.policies import AFTER, RERUNS, TRIGGERS
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ DISCARDED = 0.05
 # so.
 OFTEN = 0.3
 WITH_CHILDREN = 0.8
+
+# How many of the newest runs that succeeded or were missed are looked at, and the share of them that is wanted once
+# more; also of those that have not ended, which the ledger must refuse.
+ENDED_LOOKED_AT = 3
+ENDED_AGAIN = 0.03
 
 # The probability that what somebody holds ends by itself, and the states of daemons that take what people ask.
 ENDS_BY_ITSELF = 0.5
@@ -231,6 +236,10 @@ class People:
         for state in () if world.chaos_over else (FAILURE, LOST):
             for row in world.ledger.runs(state=state, limit=20):
                 self._letter(row)
+        for state in () if world.chaos_over or RERUNS not in world.plan.kinds else (SUCCESS, MISSED, STARTED):
+            for row in world.ledger.runs(state=state, limit=ENDED_LOOKED_AT):
+                if self.again.random() < ENDED_AGAIN:
+                    self._run_again(row)
         if world.chaos_over:  # a ledger that went back may have forgotten that a job was resumed
             for job in sorted(world.plan.jobs.keys() - world.checking.keeps()):
                 host = self._somewhere(world.rng.random())
@@ -282,15 +291,26 @@ class People:
             if what == "discard":
                 self._ledger(host, Discard(run=row.run, attempt=row.attempt, by=PERSON, note="seen"))
             else:
-                again = Replay(
-                    run=row.run,
-                    attempt=row.attempt,
-                    digest=row.digest,
-                    policy=row.policy,
-                    by=PERSON,
-                    children=self._children(host, row),
-                )
-                self._ledger(host, again)
+                self._ledger(host, self._wish(host, row))
+
+    def _run_again(self, row: Row) -> None:
+        """Somebody wants a run once more, whichever way it has ended."""
+        host = self._somewhere(self.again.random())
+        if host is not None:
+            self.world.acts["rerun of what has ended"] += 1
+            self.world.say(f"PEOPLE rerun {row.run}/{row.attempt} on {host.name}")
+            self._ledger(host, self._wish(host, row, whole=True))
+
+    def _wish(self, host: Host, row: Row, *, whole: bool = False) -> Replay:
+        return Replay(
+            run=row.run,
+            attempt=row.attempt,
+            digest=row.digest,
+            policy=row.policy,
+            by=PERSON,
+            children=self._children(host, row),
+            whole=whole,
+        )
 
     def _children(self, host: Host, row: Row) -> str:
         """With its children, in most cases."""

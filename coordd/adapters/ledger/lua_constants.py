@@ -55,7 +55,8 @@ _FIGURES = (
 
 # Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs; and how the text
 # begins that says who asked for a run whose parents did not all come, or whose parents opened it. RERUN: of plans of
-# re-runs; RERUN_OF: what stands in the row of a run that such a plan has opened; then how long a plan waits (seconds).
+# re-runs; RERUN_OF: what stands in the row of a run that such a plan has opened; REPEATED: how the text begins of a run
+# that a person runs once more; then how long a plan waits (seconds).
 _KEYS = {
     "NODE": rows.OF_NODE,
     "JOB": rows.OF_JOB,
@@ -69,6 +70,7 @@ _KEYS = {
     "REPORTED": rows.OF_REPORTED,
     "RERUN": rows.OF_RERUN,
     "RERUN_OF": words.RERUN,
+    "REPEATED": words.REPEATED,
     "CHILDREN_KEPT_S": steps.CHILDREN_KEPT_S,
 }
 
@@ -106,7 +108,8 @@ def constants() -> str:
         "-- The breakers of jobs (core/ledger/breaker); one table for the same reason.",
         f"local BREAKER = {_breaker()}",
         "-- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT, OPENED: how ``by`` of a run begins",
-        "-- whose parents did not all come, or did; RERUN_OF: what follows there in a re-run (core/ledger/words.py).",
+        "-- whose parents did not all come, or did; RERUN_OF: what follows there in a re-run; REPEATED: how it begins",
+        "-- in a re-run of a run without parents (core/ledger/words.py).",
         "-- CHILDREN_KEPT_S: how long it is waited for (seconds). One table for the same reason.",
         f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
         "-- Marks (core/ledger/marks); one table for the same reason.",

@@ -260,9 +260,6 @@ class Transaction:
         self._write("DELETE FROM starts WHERE key = ? AND at <= ?", (key, since))
         self._write("INSERT OR REPLACE INTO starts (key, attempt, at) VALUES (?, ?, ?)", (key, attempt, at))
 
-    def move_starts(self, key: str, later_than: float, at: float) -> None:
-        self._write("UPDATE starts SET at = ? WHERE key = ? AND at > ?", (at, key, later_than))
-
     def waiting_before(self, job: str, not_before: float, run: str) -> int:
         sql = f"SELECT count(*) FROM runs WHERE job = ? AND state = '{PENDING}' AND (not_before, run) < (?, ?)"
         return int(self._execute(sql, (job, not_before, run)).fetchone()[0])

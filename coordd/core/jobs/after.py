@@ -14,7 +14,7 @@ from coordd.core.groups.expand import group_of, how_it_ended
 from coordd.core.jobs.job import After, iso, scheduled_run, triggered_run
 from coordd.core.jobs.schedule import zone
 from coordd.core.ledger.rerun.plan import FITS
-from coordd.core.ledger.words import ABSENT, OPENED, RERUN
+from coordd.core.ledger.words import ABSENT, OPENED, REPEATED, RERUN
 
 # A run is missed this long (seconds) after its time is over: the end of a parent may just be written.
 GRACE_S = 5.0
@@ -183,11 +183,14 @@ def parents_of(by: str) -> tuple[str, ...]:
 
 
 def rerun_of(by: str) -> tuple[str, str]:
-    """The run that a person ran once more with its children, as RUN/ATTEMPT, and who did, of a run that runs once more
-    for it; ("", "") for another one.
+    """Of a run that a person ran once more: the run with its earlier attempt, as RUN/ATTEMPT, and who did. Of one that
+    runs once more since a parent did: that run of a person's, with its new attempt. ("", "") for another one.
     """
-    attempt, _, who = by.partition(RERUN)[2].rpartition(" by ")
-    return (attempt, who) if by.startswith(OPENED) else ("", "")
+    told = by.partition(RERUN)[2] if by.startswith(OPENED) else ""
+    if by.startswith(REPEATED):
+        told = by.removeprefix(REPEATED)
+    attempt, _, who = told.rpartition(" by ")
+    return attempt, who if attempt else ""
 
 
 def was_missed(by: str) -> str:

@@ -17,9 +17,12 @@ from coordd.core.ledger.words import (
     LOST,
     OK,
     OPEN_PAGE,
+    OPENED,
     PENDING,
     RECEIVED,
     RECOVERING,
+    REPEATED,
+    RERUN,
     RETRY,
     REVOKED,
     SETTLED,
@@ -100,11 +103,13 @@ class People(Life):
         return Answer(OK, state=row.state)
 
     def replay(self, store: "Store", said: "Replay", now: LedgerTime) -> Answer:
-        """One more attempt of a dead letter: ok (``attempt``), exists (it was replayed before; ``by`` is the reason in
-        the record of that attempt, which names who), finished (it is not a dead letter), or recovering.
+        """One more attempt of a dead letter, or of any run that has ended (``whole``): ok (``attempt``), exists (it was
+        replayed before; ``by`` is the reason in the record of that attempt, which names who), finished (it is not one),
+        or recovering.
 
-        The table of moves does not apply, because a person asks for it. If this attempt fails too, the run is given up
-        again, whatever its policy allows. ``children``: the runs that follow it, which run once more too.
+        The table of moves does not apply, because a person asks for it. If the attempt of a dead letter fails too, the
+        run is given up again, whatever its policy allows. ``children``: the runs that follow it, which run once more
+        too.
         """
         if now.recovering_s > 0:
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
@@ -112,13 +117,17 @@ class People(Life):
         if row is not None and row.attempt > said.attempt:
             past = store.attempt(said.run, said.attempt)
             return Answer(EXISTS, state=row.state, by=past.reason if past is not None else "", attempt=row.attempt)
-        if row is None or row.attempt != said.attempt or not is_dead_letter(row):
+        if row is None or row.attempt != said.attempt or not (is_over(row) if said.whole else is_dead_letter(row)):
             return Answer(FINISHED, state=row.state if row is not None else "")
-        row.reason = f"{row.reason}; replayed by {said.by}"
+        row.reason = f"{row.reason}; replayed by {said.by}" if row.reason else f"replayed by {said.by}"
         self._record(store, row)
         row.digest = said.digest
         row.policy = said.policy
-        row.failures = max(row.failures, Policy.unpack(said.policy).attempts - 1)
+        if said.whole:
+            row.failures = row.relaunches = row.cancel = row.commit_token = 0
+            row.by = repeats(row, said.by)
+        else:
+            row.failures = max(row.failures, Policy.unpack(said.policy).attempts - 1)
         row.state = RETRY
         row.attempt = self._unused(store, row.run, AttemptNumber(row.attempt + 1))
         row.not_before = max(row.due_at, now.wall)  # the ledger's clock may have been ahead when the run was launched
@@ -195,6 +204,17 @@ def is_dead_letter(row: "Row") -> bool:
     Not a run that was missed: nothing of it ever ran.
     """
     return row.state in (FAILURE, LOST) and not row.cancel
+
+
+def is_over(row: "Row") -> bool:
+    """True for a run that a person may run once more: it has ended, and nobody has forbidden it."""
+    return row.state in TERMINAL and row.state != REVOKED
+
+
+def repeats(row: "Row", by: str) -> str:
+    """Who asked for the run that is run once more now; the parents that have opened it stay named."""
+    opened = row.by.partition(RERUN)[0] + "; " if row.by.startswith(OPENED) else ""
+    return f"{opened}{REPEATED}{row.run}/{row.attempt} by {by}"
 
 
 def _hold(said: "Suspend | Keep", version: int, now: LedgerTime) -> Hold:

@@ -373,15 +373,24 @@ class Replay(Request[Answer]):
     """One more attempt of a run that was given up (a dead letter), under this definition and policy (its words).
 
     ``attempt``: the one with which it was given up. ``children``: the runs that run once more after it
-    (core/ledger/rerun/plan.py); "": none.
+    (core/ledger/rerun/plan.py); "": none. ``whole``: it may have ended in any way but a person's revocation, and has
+    all tries of its policy before it.
     """
 
     op = "replay"
-    wire = ("run", "attempt", "digest", "policy", "by", "children")
+    wire = ("run", "attempt", "digest", "policy", "by", "children", "whole")
     __slots__ = wire
 
     def __init__(
-        self, *, run: str, attempt: AttemptNumber, digest: str, policy: str, by: str, children: str = ""
+        self,
+        *,
+        run: str,
+        attempt: AttemptNumber,
+        digest: str,
+        policy: str,
+        by: str,
+        children: str = "",
+        whole: bool = False,
     ) -> None:
         self.run = run
         self.attempt = attempt
@@ -389,6 +398,7 @@ class Replay(Request[Answer]):
         self.policy = policy
         self.by = by
         self.children = children
+        self.whole = whole
 
 
 class Discard(Request[Answer]):

@@ -3,7 +3,7 @@
 The runner of a SQLite ledger loads this file before it starts a job, so it imports only its neighbours.
 """
 
-from coordd.core.ledger.words import CLOCK_EXACT_S, OPENED, RERUN, AttemptNumber, Policy, Record, Token
+from coordd.core.ledger.words import CLOCK_EXACT_S, OPENED, REPEATED, RERUN, AttemptNumber, Policy, Record, Token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
 
         def put_start(self, key: str, attempt: str, at: float, since: float) -> None:
             """Record the start of an attempt (RUN/NUMBER) at that instant; those up to ``since`` are forgotten."""
-
-        def move_starts(self, key: str, later_than: float, at: float) -> None:
-            """Record at ``at`` what is recorded later than that instant."""
 
         def first_waiting(self, job: str) -> "Row | None":
             """The job's first PENDING row by (not_before, run)."""
@@ -417,13 +414,13 @@ def key_of_node(full_hostname: str) -> str:
 
 
 def is_backfill(row: Row) -> bool:
-    """True if a backfill, or the re-run of a parent, has opened the run's present attempt: live runs go first."""
+    """True if a backfill or a re-run has opened the run's present attempt: live runs go first."""
     return (bool(row.scheduled) and row.by.startswith(BACKFILLED)) or is_rerun(row)
 
 
 def is_rerun(row: Row) -> bool:
-    """True if the run runs once more because a person ran its parent once more, with its children."""
-    return row.by.startswith(OPENED) and RERUN in row.by
+    """True if the run runs once more because a person ran it once more, or its parent with its children."""
+    return row.by.startswith(REPEATED) or (row.by.startswith(OPENED) and RERUN in row.by)
 
 
 def left_of(row: Row, now: LedgerTime) -> float:

@@ -147,8 +147,10 @@ ABSENT = "its parents were awaited; absent: "
 
 # Who "asked for" a run that the ends of its parents have opened: this, and their runs.
 OPENED = "after "
-# After that, of a run that runs once more since a parent did: this, the run that a person ran once more, and who did.
-RERUN = "; rerun of "
+# Who "asked for" a run that a person runs once more: this, the run with its earlier attempt, and who did.
+REPEATED = "rerun of "
+# The same after OPENED. Of a run that runs once more since a parent did it names the run that a person ran once more.
+RERUN = f"; {REPEATED}"
 
 # A jitter of this many thousandths at most doubles a delay.
 JITTER_MAX = 1000

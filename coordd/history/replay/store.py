@@ -123,11 +123,6 @@ class MemoryStore:
         kept = {name: start for name, start in (old or {}).items() if start > since}
         self.started[key] = {**kept, attempt: at}
 
-    def move_starts(self, key: str, later_than: float, at: float) -> None:
-        old = self.started.get(key)
-        self._undo.append(lambda: _put_back(self.started, key, old))
-        self.started[key] = {name: at if start > later_than else start for name, start in (old or {}).items()}
-
     def waiting_before(self, job: str, not_before: float, run: str) -> int:
         waiting = [row for row in self.open.values() if row.job == job and row.state == PENDING]
         return sum((row.not_before, row.run) < (not_before, run) for row in waiting)

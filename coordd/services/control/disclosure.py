@@ -312,6 +312,7 @@ METHODS: dict[str, Shape] = {
     "run.cancel": RIGHT,
     "run.revoke": RIGHT,
     "run.resolve": RIGHT,
+    "run.rerun": RIGHT,
     "run.logs": RIGHT,
     "why": {
         **dict.fromkeys(("id", "unheard"), SHOW),

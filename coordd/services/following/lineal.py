@@ -53,7 +53,7 @@ def shown(runs: Sequence[str], rows: Mapping[str, Row], again: Container[str] = 
 
 
 def reruns(row: Row) -> str | None:
-    """RUN/ATTEMPT that a person ran once more, of a run that runs once more for it."""
+    """RUN/ATTEMPT that this run is once more; of a child that runs once more for its parent, that one's."""
     return (rerun_of(row.by)[0] or None) if isinstance(row.by, str) else None
 
 
@@ -72,7 +72,11 @@ def rerun_told(run: str, row: Row | None, holds: Mapping[str, Hold]) -> str:
     told = ""
     if row is not None and isinstance(row.by, str) and is_rerun(row):
         again, who = rerun_of(row.by)
-        told += f" It runs once more after {', '.join(parents_of(row.by))}: {who} ran {again} again, with its children."
+        if again.rpartition("/")[0] == run:
+            told += f" It runs once more: {who} ran {again} again."
+        else:
+            after = ", ".join(parents_of(row.by))
+            told += f" It runs once more after {after}: {who} ran {again} again, with its children."
     root, hold, item = to_rerun(holds).get(group_of(run), ("", None, None))
     mine = row is not None and hold is not None and reruns(row) == f"{root}/{hold.version}"
     if hold is not None and item is not None and not mine:

@@ -26,7 +26,7 @@ from coordd.core.ledger.fires import (
 )
 from coordd.core.ledger.rows import Activation, Row, is_backfill, is_rerun
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import MISSED, PENDING, RETRY
+from coordd.core.ledger.words import MISSED, PENDING, REPEATED, RETRY
 from coordd.services.views.objects import instant
 
 LAUNCHED = "launched"
@@ -177,8 +177,8 @@ def _of_stretch(stretch: Stretch, at: float, due: float, known: Known) -> Fire:
 def _of_row(row: Row) -> Fire:
     """The decision that a run's row tells."""
     at, due = row.fire_at, row.due_at
-    how = "run once more" if is_rerun(row) else "opened by"
-    opened = f", {how} {row.by}" if is_backfill(row) else ""
+    how = ("" if row.by.startswith(REPEATED) else "run once more ") if is_rerun(row) else "opened by "
+    opened = f", {how}{row.by}" if is_backfill(row) else ""
     if row.token or (row.attempt and not opened):
         return Fire(at, due, LAUNCHED, f"its run is {row.state}{opened}", row.run)
     if row.state in (PENDING, RETRY):

@@ -1,4 +1,6 @@
-"""The control methods that show one run, and those about runs that were given up: `run.show`, `deadletter.list`, …"""
+"""The control methods that show one run or run it again, and those about runs that were given up: `run.show`,
+`run.rerun`, `deadletter.list`, …
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ from coordd.config.hooks.hook import SINK
 from coordd.config.hooks.publisher import PUBLISH
 from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, job_of, pinned, unpinned
 from coordd.core.jobs.limits import claimed_policy
+from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Discard, Replay
 from coordd.core.ledger.rerun.descendants import descendants
 from coordd.core.ledger.rerun.plan import ITEMS_MAX, ROWS_MAX, TEXT_MAX, Item, text_of
 from coordd.core.ledger.rows import AttemptRow, Row
-from coordd.core.ledger.words import EXISTS, FAILURE, LOST, OK, RECOVERING, AttemptNumber
+from coordd.core.ledger.words import EXISTS, FAILURE, LOST, OK, RECOVERING, REVOKED, UNKNOWN, AttemptNumber
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller, Method
@@ -49,6 +52,7 @@ class RunMethods(ExecGuardMethods):
         """Every method, with the lowest role that may call it."""
         return {
             "run.show": Method(self.run_show),
+            "run.rerun": Method(self.run_rerun, changes=True),
             "deadletter.list": Method(self.deadletter_list),
             "deadletter.show": Method(self.deadletter_show),
             "deadletter.replay": Method(self.deadletter_replay, changes=True),
@@ -152,32 +156,65 @@ class RunMethods(ExecGuardMethods):
         named = take(params, "id", str)
         self._may_operate(caller, job_of(named))
         row, attempt = await self._letter(params)
+        answer, follow = await self._replay(row, attempt, params, caller)
+        if answer.word != OK:
+            raise _no_letter(row.run, answer.state)
+        self._audit(caller, "deadletter.replay", letter_id(row.run, attempt) + _then(follow))
+        told = {"id": letter_id(row.run, attempt), "run": row.run, "attempt": answer.attempt, "state": answer.state}
+        return {**told, "children": [item.runs.run for item in follow]}
+
+    async def run_rerun(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """The next attempt of a run that has ended, whichever way, with its id and its arguments."""
+        run, said = take(params, "id", str), self._asked(params)
+        self._may_operate(caller, job_of(run))
+        expand = groups.expanded(run, self._driver.node.jobs.get(job_of(run)))
+        if expand is not None:
+            raise RefusedError(
+                f"{run} is a group of {expand.count} runs: expected one of them",
+                kind="unknown_run",
+                hint=f"coordctl run rerun '{run}~0'",
+            )
+        row = await self._row(run)
+        answer, follow = await self._replay(row, row.attempt, params, caller, whole=True)
+        if answer.word != OK:
+            raise _not_over(row, answer.state)
+        repeats = letter_id(run, row.attempt)
+        self._audit(caller, "run.rerun", said.text(repeats) + _then(follow))
+        told = {"id": run, "attempt": answer.attempt, "state": answer.state, "rerun_of": repeats}
+        return {**told, "children": [item.runs.run for item in follow]}
+
+    async def _replay(
+        self, row: Row, attempt: AttemptNumber, params: dict[str, Any], caller: Caller, *, whole: bool = False
+    ) -> tuple[Answer, list[Item]]:
+        """Ask the ledger for the run's next attempt after this one: its answer, and the runs that follow.
+
+        Raises RefusedError if there is a later attempt, or the ledger can't tell now.
+        """
         job = self._replayed_by(row)
-        digest = pinned(job.digest, unpinned(row.digest)[1])
-        policy = claimed_policy(job, row.args, self._driver.node.hostname).pack()
         follow = self._following(row, caller) if take(params, "with_children", bool, False) else []
         replay = Replay(
-            run=row.run, attempt=attempt, digest=digest, policy=policy, by=caller.name, children=text_of(follow)
+            run=row.run,
+            attempt=attempt,
+            digest=pinned(job.digest, unpinned(row.digest)[1]),
+            policy=claimed_policy(job, row.args, self._driver.node.hostname).pack(),
+            by=caller.name,
+            children=text_of(follow),
+            whole=whole,
         )
         answer = await self._change(replay)
         if answer.word == RECOVERING:
             raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
         if answer.word == EXISTS:
-            _, _, who = answer.by.rpartition("; replayed by ")
+            _, _, who = answer.by.rpartition("replayed by ")
             raise RefusedError(
                 f"{letter_id(row.run, attempt)} was replayed before by {who or 'somebody'}, as attempt {attempt + 1}; "
                 f"{row.run} is {answer.state} now",
                 kind="finished",
                 hint=f"coordctl run show '{row.run}'",
             )
-        if answer.word != OK:
-            raise _no_letter(row.run, answer.state)
-        children = [item.runs.run for item in follow]
-        and_these = f", then {lineal.named(follow)}" if follow else ""
-        self._audit(caller, "deadletter.replay", letter_id(row.run, attempt) + and_these)
-        self._driver.feed(self._driver.node.look_again)
-        told = {"id": letter_id(row.run, attempt), "run": row.run, "attempt": answer.attempt, "state": answer.state}
-        return {**told, "children": children}
+        if answer.word == OK:
+            self._driver.feed(self._driver.node.look_again)
+        return answer, follow
 
     def _following(self, row: Row, caller: Caller) -> list[Item]:
         """The runs that follow it. Raises RefusedError if the caller may not run all of them, or there are too many."""
@@ -193,7 +230,7 @@ class RunMethods(ExecGuardMethods):
             raise RefusedError(
                 f"{len(follow)} runs follow {row.run}, with {rows} rows: expected at most {ITEMS_MAX} and {ROWS_MAX}",
                 kind="too_many",
-                hint="replay it without its children, then the children that failed",
+                hint="run it again without its children, then the children that need it",
             )
         return follow
 
@@ -272,6 +309,20 @@ def _kind(job: str) -> str:
     if job.startswith(PUBLISH):
         return "message"
     return "hook" if job.startswith(HOOK) else KIND
+
+
+def _then(follow: Sequence[Item]) -> str:
+    """The runs that run once more after it, for the audit."""
+    return f", then {lineal.named(follow)}" if follow else ""
+
+
+def _not_over(row: Row, state: str) -> RefusedError:
+    """The refusal to run a run once more."""
+    if state == REVOKED:
+        hint = f"coordctl run trigger {row.job} starts another run; job backfill --redo all takes fire times up again"
+        return RefusedError(f"{row.run} is revoked: a person has forbidden it", kind="finished", hint=hint)
+    hint = f"coordctl run resolve '{row.run}' --as relaunch" if state == UNKNOWN else f"coordctl why '{row.run}'"
+    return RefusedError(f"{row.run} is {state}: it has not ended", kind="finished", hint=hint)
 
 
 def _no_letter(run: str, state: str) -> RefusedError:

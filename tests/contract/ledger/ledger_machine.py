@@ -17,7 +17,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.backfill.plan import Plan
 from coordd.core.ledger.fires import STRETCH_WORDS
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.people import is_dead_letter
+from coordd.core.ledger.people import is_dead_letter, is_over
 from coordd.core.ledger.requests import (
     NOTHING_SETTLED,
     Activate,
@@ -148,9 +148,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def forgotten(self, gone: set[str]) -> None:
         """Retention has forgotten these runs."""
-
-    def replayed(self, run: str) -> None:
-        """A person has replayed a run that was over."""
 
     def ask_gate(self, grant: Grant, ahead_s: float = 0.0) -> None:
         self.ask(Gate(grant=grant, ahead_s=ahead_s))
@@ -510,7 +507,8 @@ class LedgerMachine(RuleBasedStateMachine):
             if row is not None and (run, row.attempt) in self.grants:
                 grant = grant_of(run, row.attempt, *self.grants[run, row.attempt])
                 self.ask_report(Report(grant=grant, state="failure", exit_code=1, final=True))
-        dead = [row for row in self.memory.runs() if is_dead_letter(row)]
+        whole = replays and data.draw(st.booleans())
+        dead = [row for row in self.memory.runs() if (is_over(row) if whole else is_dead_letter(row))]
         past = [row for row in self.memory.runs() if row.attempt]
         run, attempt = RUNS[0], 0
         if dead or past:
@@ -520,9 +518,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ask(Discard(run=run, attempt=AttemptNumber(attempt), by="ann", note="é\n2"))
             return
         packed = self.of(run, policy).policy.pack()
-        again = Replay(run=run, attempt=AttemptNumber(attempt), digest="d1", policy=packed, by="ann")
+        again = Replay(run=run, attempt=AttemptNumber(attempt), digest="d1", policy=packed, by="ann", whole=whole)
         if self.ask(again).word == "ok":
-            self.replayed(run)
             assert self.ask(again).word == "exists"
 
     @rule(

@@ -57,7 +57,10 @@ class ModelMachine(LedgerMachine):
     def ask(self, request: Request[A]) -> A:
         answer = super().ask(request)
         if isinstance(request, Replay) and answer.word == "ok":
-            assert self.before.pop(request.run) in ("failure", "lost"), "only a dead letter is replayed"
+            allowed = TERMINAL - {"revoked"} if request.whole else {"failure", "lost"}
+            assert self.before.pop(request.run) in allowed, "only a dead letter is replayed, or what has ended"
+            if request.whole:
+                self.committed.pop(request.run, None)
         self.states_only_move_forward()
         return answer
 

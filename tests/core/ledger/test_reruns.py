@@ -50,11 +50,11 @@ def planned(nodes: Cluster, run: str) -> list[Item]:
     return descendants(jobs, row.job, run, row.fire_at, scheduled=bool(row.scheduled), identity_from=0.0)
 
 
-def replay(nodes: Cluster, run: str, *, with_children: bool = True) -> None:
+def replay(nodes: Cluster, run: str, *, with_children: bool = True, whole: bool = False) -> None:
     row = one(nodes, run)
-    children = text_of(planned(nodes, run)) if with_children else ""
+    children, number = text_of(planned(nodes, run)) if with_children else "", AttemptNumber(row.attempt)
     asked = Replay(
-        run=run, attempt=AttemptNumber(row.attempt), digest=row.digest, policy=row.policy, by="ann", children=children
+        run=run, attempt=number, digest=row.digest, policy=row.policy, by="ann", children=children, whole=whole
     )
     nodes.person_asks(asked)
     nodes.wait(15.0)
@@ -91,6 +91,20 @@ def test_children_and_their_children_run_once_more_each_once() -> None:
     assert [launched(nodes, run) for run in (A, CHILD, grand)] == [[0, 1]] * 3
     assert parents_of(one(nodes, CHILD).by) == (A,)
     assert rerun_of(one(nodes, grand).by) == (f"{A}/1", "ann")
+
+
+@pytest.mark.parametrize("with_children", [True, False])
+def test_a_run_that_succeeded_runs_once_more_and_its_children_only_if_a_person_says_so(with_children: bool) -> None:
+    nodes = made(parent(), child("a"))
+    end(nodes, A)
+    end(nodes, CHILD)
+    replay(nodes, A, with_children=with_children, whole=True)
+    assert launched(nodes, A) == [0, 1]
+    end(nodes, A)
+    if with_children:
+        end(nodes, CHILD)
+    nodes.wait(1300.0)  # everything is read again
+    assert (launched(nodes, A), launched(nodes, CHILD)) == ([0, 1], [0, 1] if with_children else [0])
 
 
 def test_without_it_no_child_runs_once_more() -> None:

@@ -28,12 +28,13 @@ class Backfills:
         self._filled.clear()
 
     def operation(self, request: Request[Any], answer: Answer, row: Row | None) -> bool:
-        """Check one operation that was executed. True if it has opened a fire time, or a run once more after
-        its parents: the run begins another life.
+        """Check one operation that was executed. True if it has opened a fire time, or a run once more: the run begins
+        another life.
         """
         if isinstance(request, Replay) and answer.word == OK:
             self._replayed.add(request.run)
-        if isinstance(request, Rerun) and answer.word == OK and row is not None:
+        again = isinstance(request, Rerun) or (isinstance(request, Replay) and request.whole)
+        if again and answer.word == OK and row is not None:
             self.opened.add(row.run)
             self._replayed.add(row.run)
             return True

@@ -8,7 +8,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import HELD_BY_OTHERS
 from coordd.core.ledger.rows import OF_POOL, LedgerTime, Row, due_in
 from coordd.core.ledger.steps import Life
-from coordd.core.ledger.words import CLAIM_AHEAD_S, LIMITED, REJECTED, Policy
+from coordd.core.ledger.words import LIMITED, REJECTED, Policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,9 +55,6 @@ class Limiting(Life):
         at = max(now.wall, row.not_before)
         for key, count, period_s in limits.rates(said):
             starts = store.starts(key, at - period_s)
-            if starts and starts[-1] > at + CLAIM_AHEAD_S:  # the clock was ahead then: no claim is so early
-                store.move_starts(key, at + CLAIM_AHEAD_S, at)
-                starts = store.starts(key, at - period_s)
             if len(starts) >= count:
                 in_s = starts[-count] + period_s - at if count else LIMIT_RETRY_S
                 return f"rate: {len(starts)} started within {period_s} s", max(in_s, 0.0)

@@ -129,21 +129,6 @@ def test_no_slots_at_all_suspend(nodes: Nodes) -> None:
     assert claim(nodes, "sales#1", "rate:job/sales=0/60").word == "limited"
 
 
-def test_a_clock_that_is_set_back_holds_up_a_rate_for_one_period(nodes: Nodes) -> None:
-    rate = "rate:job/sales=1/60"
-    nodes.clock.step(3600.0)
-    run_through(nodes, "sales#1", rate)
-    nodes.clock.wall -= 3600.0
-
-    waits = claim(nodes, "sales#2", rate)
-
-    assert (waits.word, waits.in_s) == ("limited", 60.0)
-    nodes.clock.step(59.0)
-    assert claim(nodes, "sales#2", rate).word == "limited"
-    nodes.clock.step(2.0)
-    assert claim(nodes, "sales#2", rate).word == "granted"
-
-
 def test_a_rate_is_a_window_that_slides(nodes: Nodes) -> None:
     rate = "rate:job/sales=2/60"
     run_through(nodes, "sales#1", rate)

@@ -14,7 +14,7 @@ from coordd.core.ledger.backfill.rule import UNSETTLED_RETRY_S
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Activate, Keep, Register, Replay, Rerun, Revoke, Settle, Suspend
 from coordd.core.ledger.rerun.plan import Item, Runs, text_of
-from coordd.core.ledger.rows import ALL, OF_RERUN
+from coordd.core.ledger.rows import ALL, OF_RERUN, is_backfill
 from coordd.core.ledger.steps import CHILDREN_KEPT_S
 from coordd.core.ledger.words import ABSENT, AttemptNumber, Policy
 
@@ -44,12 +44,18 @@ def ends(nodes: Nodes, run: str, state: str = "success", attempt: int = 0, **mor
     nodes.report(grant, state, 0 if state == "success" else 1)
 
 
-def replay(nodes: Nodes, *items: Item, attempt: int = 0, run: str = ROOT, by: str = "ann") -> Answer:
-    packed = Policy(**ONCE).pack()
+def replay(
+    nodes: Nodes,
+    *items: Item,
+    attempt: int = 0,
+    run: str = ROOT,
+    by: str = "ann",
+    whole: bool = False,
+    policy: Policy | None = None,
+) -> Answer:
+    packed, number = (policy or Policy(**ONCE)).pack(), AttemptNumber(attempt)
     children = text_of(list(items))
-    return nodes.ask(
-        Replay(run=run, attempt=AttemptNumber(attempt), digest="d1", policy=packed, by=by, children=children)
-    )
+    return nodes.ask(Replay(run=run, attempt=number, digest="d1", policy=packed, by=by, children=children, whole=whole))
 
 
 def ask(nodes: Nodes, run: str = CHILD, root: str = ROOT, **more: Any) -> Answer:
@@ -89,6 +95,74 @@ def test_a_child_runs_once_more_after_its_parent_and_then_its_own_child(nodes: N
     assert not waits(nodes)
     assert ask(nodes).word == ask(nodes, GRANDCHILD).word == "finished"
     assert nodes.claim(of(nodes, GRANDCHILD), 1, nonce="g").word == "granted"
+
+
+def test_a_run_that_succeeded_is_run_once_more_and_its_child_after_it(nodes: Nodes) -> None:
+    ends(nodes, ROOT)
+    ends(nodes, CHILD)
+    assert said(replay(nodes, after(CHILD, ROOT))) == ("finished", "success")  # it is not a dead letter
+    again = replay(nodes, after(CHILD, ROOT), whole=True)
+    assert (again.word, again.state, again.attempt) == ("ok", "retry", 1)
+    twice = replay(nodes, whole=True)
+    assert (twice.word, twice.by, twice.attempt) == ("exists", "replayed by ann", 1)
+    assert said(replay(nodes, attempt=1, whole=True)) == ("finished", "retry")
+    row = nodes.ledger.run(ROOT)
+    assert row is not None
+    assert (parents_of(row.by), rerun_of(row.by), is_backfill(row)) == ((), (f"{ROOT}/0", "ann"), True)
+
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes)) == ("ok", "retry")
+    row = nodes.ledger.run(CHILD)
+    assert row is not None
+    assert rerun_of(row.by) == (f"{ROOT}/1", "ann")
+    assert not waits(nodes)
+
+
+def test_a_run_that_is_run_once_more_has_all_its_tries_and_may_publish_again(nodes: Nodes) -> None:
+    twice: dict[str, Any] = {"attempts": 2}
+    grant = nodes.started(of(nodes, CHILD, by=f"after {ROOT}"), nonce="c")
+    assert nodes.commit(grant).word == "ok"
+    nodes.report(grant)
+    assert replay(nodes, run=CHILD, whole=True, policy=Policy(**{**ONCE, **twice})).word == "ok"
+    row = nodes.ledger.run(CHILD)
+    assert row is not None
+    assert (parents_of(row.by), rerun_of(row.by)) == ((ROOT,), (f"{CHILD}/0", "ann"))  # its parents stay named
+    second = nodes.started(of(nodes, CHILD, **twice), 1, nonce="d")
+    assert nodes.commit(second).word == "ok"
+    nodes.report(second, "failure", 1)
+    row = nodes.ledger.run(CHILD)
+    assert row is not None
+    assert (row.state, row.attempt) == ("retry", 2)
+    ends(nodes, CHILD, "success", 2, **twice)
+    replay(nodes, run=CHILD, attempt=2, whole=True, by="bob")
+    row = nodes.ledger.run(CHILD)
+    assert row is not None
+    assert (parents_of(row.by), rerun_of(row.by)) == ((ROOT,), (f"{CHILD}/2", "bob"))
+
+
+def test_what_was_missed_is_run_once_more_and_what_was_revoked_or_runs_is_not(nodes: Nodes) -> None:
+    nodes.ask(Register(of=of(nodes, CHILD, by=f"{ABSENT}sales", start_within_s=0.0)))
+    nodes.clock.step(1.0)
+    nodes.ask(Settle(run=CHILD, attempt=AttemptNumber(0), watched=None))
+    assert said(replay(nodes, run=CHILD, whole=True)) == ("ok", "retry")
+    assert nodes.claim(of(nodes, CHILD), 1, nonce="c").word == "granted"
+    assert said(replay(nodes, run=CHILD, attempt=1, whole=True)) == ("finished", "received")
+
+    nodes.ask(Register(of=of(nodes, OTHER)))
+    nodes.ask(Revoke(run=OTHER, by="ann"))
+    assert said(replay(nodes, run=OTHER, whole=True)) == ("finished", "revoked")
+    assert said(replay(nodes, run="sales#never", whole=True)) == ("finished", "")
+
+
+def test_live_runs_go_before_one_that_is_run_once_more(nodes: Nodes) -> None:
+    """No live run is rejected for it, and it waits for one that runs."""
+    alone: dict[str, Any] = {"overlap": "forbid"}
+    ends(nodes, ROOT, **alone)
+    live = nodes.started(of(nodes, "sales#2", **alone), nonce="live")
+    assert replay(nodes, whole=True, policy=Policy(**{**ONCE, **alone})).word == "ok"
+    assert said(nodes.claim(of(nodes, ROOT, **alone), 1, nonce="r")) == ("limited", "overlap with sales#2")
+    nodes.report(live)
+    assert nodes.claim(of(nodes, "sales#3", **alone), nonce="next").word == "granted"
 
 
 def test_without_children_nothing_follows_and_an_earlier_wish_is_gone(nodes: Nodes) -> None:

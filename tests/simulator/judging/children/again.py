@@ -1,4 +1,4 @@
-"""RR: after a dead letter that a person has replayed with its children, each of them runs once more, once.
+"""RR: after a run that a person has run once more with its children, each of them runs once more, once.
 
 The judge keeps its own account: which plan each replay brought, and what each opening found in the rows. A child may
 run once more only after all its parents have ended, and once for a plan, unless the ledger went back. When all is calm
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.groups.expand import group_of
+from coordd.core.jobs.after import rerun_of
 from coordd.core.ledger.requests import Replay, Rerun
 from coordd.core.ledger.rerun.plan import Item, read
 from coordd.core.ledger.rows import OF_RERUN
@@ -38,16 +39,27 @@ class Again:
         self._opened: set[tuple[str, int, str]] = set()  # (root, its attempt, run)
         self._since: dict[str, float] = {}  # runs that are late -> since when, in the world's time
 
-    def operation(self, _: Host, request: Request[Any], answer: Answer, _before: Row | None, row: Row | None) -> None:
+    def operation(self, _: Host, request: Request[Any], answer: Answer, before: Row | None, row: Row | None) -> None:
         """Keep each plan, and check each opening."""
         if RERUNS not in self.world.plan.kinds or answer.word != OK:
             return
         if isinstance(request, Replay):
+            if request.whole:
+                self._again(before, row)
             self._plans.pop(request.run, None)
             if request.children:
                 self._plans[request.run] = (answer.attempt, read(request.children), len(self.world.server.setbacks))
         elif isinstance(request, Rerun):
             self._opens(request, row)
+
+    def _again(self, before: Row | None, row: Row | None) -> None:
+        assert before is not None
+        assert row is not None
+        self.world.acts["run once more"] += 1
+        if before.state not in TERMINAL or before.state == REVOKED:
+            self.world.violate(f"RR {before.run} is run once more, and it is {before.state}")
+        if rerun_of(row.by) != (f"{before.run}/{before.attempt}", "a person") or row.attempt <= before.attempt:
+            self.world.violate(f"RR {before.run}/{row.attempt} does not say which attempt it repeats: {row.by}")
 
     def _opens(self, request: Rerun, row: Row | None) -> None:
         world, run = self.world, request.of.run

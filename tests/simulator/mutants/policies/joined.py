@@ -6,6 +6,7 @@ from typing import Any
 from unittest import mock
 
 from coordd.core.jobs.after import Ends, Period, period_of
+from coordd.core.ledger import people
 from coordd.core.ledger.rerun import fate
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import ABSENT, TERMINAL
@@ -75,6 +76,13 @@ MUTANTS = (
         "re-runs with children: after the new ends of its parents",
         "RR",
         _does_not_wait,
+        (RERUNS,),
+    ),
+    Mutant(
+        "a run that has not ended is run once more",
+        "re-runs: only of what has ended",
+        "RR",
+        lambda: mock.patch.object(people, "is_over", lambda _: True),
         (RERUNS,),
     ),
     Mutant(

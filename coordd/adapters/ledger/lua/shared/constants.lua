@@ -93,12 +93,14 @@ local BREAKER = {
   GROWTH = { exponential = true, fixed = true, linear = true }, WHEN_OPEN = { fail = true, prevent = true },
 }
 -- The keys of holds, or how they begin (core/ledger/rows.py). ABSENT, OPENED: how ``by`` of a run begins
--- whose parents did not all come, or did; RERUN_OF: what follows there in a re-run (core/ledger/words.py).
+-- whose parents did not all come, or did; RERUN_OF: what follows there in a re-run; REPEATED: how it begins
+-- in a re-run of a run without parents (core/ledger/words.py).
 -- CHILDREN_KEPT_S: how long it is waited for (seconds). One table for the same reason.
 local OF = {
   NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision', BREAKER = 'breaker:',
   ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ', OPENED = 'after ', CHECK = 'check:',
-  REPORTED = 'reported:', RERUN = 'rerun:', RERUN_OF = '; rerun of ', CHILDREN_KEPT_S = 604800,
+  REPORTED = 'reported:', RERUN = 'rerun:', RERUN_OF = '; rerun of ', REPEATED = 'rerun of ',
+  CHILDREN_KEPT_S = 604800,
 }
 -- Marks (core/ledger/marks); one table for the same reason.
 local MARKS = { NEWCOMER_S = 10, FORGOTTEN_S = 86400, IMPORTED = 'imported' }

@@ -23,11 +23,7 @@ local function stopped_by(row, limits)
   local due = math.max(now, row.not_before)
   for key, said, period in string.gmatch(limits, 'rate:([^=,]+)=(%d+)/(%d+)') do
     local count, since = tonumber(said), due - tonumber(period)
-    local kept = prefix .. 'starts:' .. key
-    for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', kept, '(' .. exact(due + CLAIM_AHEAD_S), '+inf')) do
-      redis.call('ZADD', kept, exact(due), attempt)  -- the clock was ahead then: no claim is so early
-    end
-    local starts = redis.call('ZRANGEBYSCORE', kept, '(' .. exact(since), '+inf', 'WITHSCORES')
+    local starts = redis.call('ZRANGEBYSCORE', prefix .. 'starts:' .. key, '(' .. exact(since), '+inf', 'WITHSCORES')
     local found = #starts / 2
     if found >= count then
       local in_s = count > 0 and tonumber(starts[2 * (found - count + 1)]) - since or LIMIT.RETRY_S

@@ -51,9 +51,10 @@ local function get_run(run)
   return row
 end
 
--- A backfill, or the re-run of a parent, has opened the run's present attempt: live runs go first.
+-- A backfill or a re-run has opened the run's present attempt: live runs go first.
 function BACKFILL.opened(row)
   if row.scheduled == 1 and string.sub(row.by, 1, #BACKFILL.BY) == BACKFILL.BY then return true end
+  if string.sub(row.by, 1, #OF.REPEATED) == OF.REPEATED then return true end
   return string.sub(row.by, 1, #OF.OPENED) == OF.OPENED and string.find(row.by, OF.RERUN_OF, 1, true) ~= nil
 end
 
