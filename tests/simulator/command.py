@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import itertools
 import json
 import multiprocessing
 import statistics
@@ -40,6 +39,9 @@ MUTANT_SEEDS_MAX = 20_000
 
 # Seeds that have failed once, one on each line; tests/simulator/tests/test_worlds.py always runs them.
 PAST = Path(__file__).with_name("tests") / "past.txt"
+
+# Which of its worlds noticed each mutant when `make mutants` ran last: "NUMBER NAME" in a line. The tests begin there.
+NOTICED = Path(__file__).with_name("tests") / "noticed.txt"
 FIGURES = ROOT / "artifacts" / "sim"
 
 # Maximum number of listed failures: more would be repetitions.
@@ -321,6 +323,8 @@ def break_rules(console: Console, only: str) -> int:
     console.print(f"{len(killed)} of {len(chosen)} noticed, median {statistics.median(killed or [0]):.0f} seeds")
     FIGURES.mkdir(parents=True, exist_ok=True)
     (FIGURES / "mutants.json").write_text(json.dumps(found, indent=1) + "\n")
+    known = noticed_first() | {name: one["seeds"] - 1 for name, one in found.items() if one["said"]}
+    NOTICED.write_text("".join(f"{known[one.name]} {one.name}\n" for one in mutants.MUTANTS if one.name in known))
     return int(len(killed) < len(chosen))
 
 
@@ -330,25 +334,32 @@ def notice(number: int) -> tuple[int, int, str]:
     return number, at + 1, said
 
 
-def find(mutant: Mutant, most: int) -> Iterator[tuple[int, str]]:
-    """Which of a mutant's worlds notice it (0: the first), with their verdicts, in order."""
+def noticed_first() -> dict[str, int]:
+    """Which of its worlds noticed each mutant, by the mutant's name."""
+    lines = [line.partition(" ") for line in NOTICED.read_text().splitlines()]
+    return {name: int(number) for number, _, name in lines}
+
+
+def find(mutant: Mutant, most: int, first: int | None = None) -> Iterator[tuple[int, str]]:
+    """Which of a mutant's worlds notice it (0: the first), with their verdicts, in order; first the one named."""
     with mutant.patch():
-        for at, plan in enumerate(itertools.islice(worlds(mutant), most)):
+        for at in [*([] if first is None else [first]), *range(most)]:
+            plan = world_of(mutant, at)
+            if plan is None:
+                return
             try:
                 simulator.live(plan)
             except simulator.Violation as exc:
                 yield at, str(exc)
 
 
-def worlds(mutant: Mutant) -> Iterator[Plan]:
-    """All seeds; or one world and its neighbours."""
+def world_of(mutant: Mutant, at: int) -> Plan | None:
+    """A mutant's world by its number: of all seeds; or of one world and its neighbours, None after the last."""
     if mutant.near is None:
-        for seed in itertools.count():
-            if mutant.faults == (UNHEARD,):
-                yield unheard(draw(seed, (), forgets=True))
-            else:
-                yield draw(seed, mutant.faults, mutant.forgets)
-        return
-    whole = draw(mutant.near, mutant.faults)
-    yield whole
-    yield from (draw(mutant.near, mutant.faults, without=frozenset((part,))) for part in whole.labels())
+        if mutant.faults == (UNHEARD,):
+            return unheard(draw(at, (), forgets=True))
+        return draw(at, mutant.faults, mutant.forgets)
+    if at == 0:
+        return draw(mutant.near, mutant.faults)
+    parts = draw(mutant.near, mutant.faults).labels()
+    return draw(mutant.near, mutant.faults, without=frozenset((parts[at - 1],))) if at <= len(parts) else None

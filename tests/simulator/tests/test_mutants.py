@@ -9,9 +9,16 @@ from simulator.mutants.mutant import Mutant
 SEEDS_MAX = 500
 
 
+# The search for a mutant begins with the world that noticed it last: some need hundreds.
+FIRST = command.noticed_first()
+
+
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_rule_is_noticed(mutant: Mutant) -> None:
-    found = next(command.find(mutant, SEEDS_MAX), None)
+    other = set()
+    for _, said in command.find(mutant, SEEDS_MAX, FIRST.get(mutant.name)):
+        if said.split()[0] in mutant.caught_as.split():
+            return
+        other.add(said.split()[0])
 
-    assert found is not None, f"{mutant.rule}: broken, and {SEEDS_MAX} worlds did not notice"
-    assert found[1].split()[0] in mutant.caught_as.split(), f"noticed as {found[1]!r}, expected {mutant.caught_as}"
+    pytest.fail(f"{mutant.rule}: broken, {SEEDS_MAX} worlds did not notice it as {mutant.caught_as}, but as {other}")
