@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from support import servers
 
 from coordd.adapters.publishing.amqp_link import REPEATED
 from system.lab.cluster import Cluster, Node, cluster_of
-from system.lab.processes import until
+from system.lab.processes import LIMIT_S, ROOT, until
 
 pytestmark = pytest.mark.production
 
@@ -26,6 +28,7 @@ class Sent(NamedTuple):
 
     ident: str
     again: bool
+    body: bytes
 
 
 class Broker(NamedTuple):
@@ -51,13 +54,17 @@ class Broker(NamedTuple):
                 await channel.default_exchange.publish(message, name)
             found: list[Sent] = []
             while not put and (taken := await queue.get(no_ack=True, fail=False)) is not None:
-                found.append(Sent(str(taken.message_id), bool(taken.headers.get(REPEATED, False))))
+                found.append(Sent(str(taken.message_id), bool(taken.headers.get(REPEATED, False)), taken.body))
             return found
 
 
 @pytest.fixture
 def brokers() -> Iterator[tuple[Broker, Broker]]:
-    with servers.rabbit() as one, servers.rabbit(mapper=one.mapper) as two:
+    with contextlib.closing(servers.Rabbit()) as one, contextlib.closing(servers.Rabbit(mapper=one.mapper)) as two:
+        for server in (one, two):
+            server.launch()
+        for server in (one, two):
+            server.ready()
         made = Broker(one), Broker(two)
         for broker in made:
             broker.taken("ops")
@@ -74,7 +81,7 @@ def configure(cluster: Cluster, first: Broker, second: Broker, kept: Path) -> No
             [
                 f'[publish.{name}]\nto = ["{first.address}?queue={name}", "{second.address}?queue={name}"]\n'
                 f'attempts = 2\ndelay = "0.2s"\ntimeout = "10s"\n{more}\n'
-                for name, more in (("ops", f"fallback = {keeper}"), ("bare", ""))
+                for name, more in (("ops", f"fallback = {keeper}"), ("bare", '[publish.local]\nto = "events"'))
             ]
         )
     for name, broker in (("east", first), ("west", second)):
@@ -103,6 +110,25 @@ def published(node: Node, to: str) -> str:
     return str(said["id"])
 
 
+def from_a_shell(node: Node, to: str, text: str) -> str:
+    program = "from coordd.cli.coordctl import main; main()"
+    argv = [sys.executable, "-c", program, "publish", to, "-", "--socket", str(node.socket)]
+    done = subprocess.run(argv, input=text, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    return done.stdout.strip()
+
+
+def first_ones(cluster: Cluster) -> list[str]:
+    """Two messages, while all is well: one by its own id, asked for on both nodes, and one from a shell."""
+    one, two = cluster.nodes
+    said = one.call("publish", to="ops", body={"a": 1}, id="1")
+    assert said == {"id": "hook~publish.ops#1", "durable": "ledger"}
+    assert two.call("publish", to="ops", body={"a": 1}, id="1")["id"] == said["id"]
+    accepted = [said["id"], from_a_shell(two, "ops", "from a shell")]
+    cluster.becomes(accepted[-1], "success")
+    cluster.becomes(two.call("publish", to="local", body="x")["id"], "success")
+    return accepted
+
+
 def test_what_is_accepted_reaches_the_broker_that_lives_or_is_listed_and_both_are_consumed(
     brokers: tuple[Broker, Broker],
 ) -> None:
@@ -115,8 +141,7 @@ def test_what_is_accepted_reaches_the_broker_that_lives_or_is_listed_and_both_ar
         runs(cluster, "west", 1)
 
         # A broker is killed, and then a node: all arrive at the other one.
-        accepted = [published(one, "ops"), published(two, "ops")]
-        cluster.becomes(accepted[-1], "success")
+        accepted = first_ones(cluster)
         first.server.kill()
         accepted += [published(node, "ops") for node in (one, two, one, two, one)]
         one.kill_family()
@@ -124,36 +149,42 @@ def test_what_is_accepted_reaches_the_broker_that_lives_or_is_listed_and_both_ar
         cluster.becomes(accepted[-1], "success")
         late = second.taken("ops")
         runs(cluster, "west", 2)
-        view = listed(two, "ops")
-        assert (view["waiting"], view["given_up"], view["ordered"]) == (0, 0, True)
+        until(lambda: listed(two, "ops")["waiting"] == 0, why="the node knows it too")
+        assert listed(two, "ops")["given_up"] == 0
 
         # The last broker too, and the node between accepting and publishing.
         second.server.kill()
-        lost = [published(two, name) for name in ("ops", "bare")]
+        given_up, kept = published(two, "bare"), published(two, "ops")
         two.kill_family()
         one.start()
         two.start()
-        cluster.becomes(lost[0], "success")
-        assert (cluster.path / "kept").read_text().split() == [lost[0]], "the fallback has it"
-        until(lambda: [row for row in one.call("deadletter.list") if row["run"] == lost[1]], why="a dead letter")
+        cluster.becomes(kept, "success")
+        assert (cluster.path / "kept").read_text().split() == [kept], "the fallback has it"
+        until(lambda: [row for row in one.call("deadletter.list") if row["run"] == given_up], why="a dead letter")
         assert listed(one, "bare")["given_up"] == 1
         assert any(listed(node, "bare")["failing"] for node in cluster.nodes)
 
         # Both come back: what waits there is consumed, and what was given up is sent.
-        first.server.start()
-        second.server.start()
+        for broker in brokers:
+            broker.server.launch()
+        for broker in brokers:
+            broker.server.ready()
         in_order_and_none_lost(accepted, first.taken("ops"), late)
         one.call("deadletter.replay", id=one.call("deadletter.list")[0]["id"])
-        cluster.becomes(lost[1], "success")
-        assert {sent.ident for sent in first.taken("bare") + second.taken("bare")} == {lost[1]}
+        cluster.becomes(given_up, "success")
+        assert {sent.ident for sent in first.taken("bare") + second.taken("bare")} == {given_up}
         first.taken("orders", "second")
         runs(cluster, "east", 2)
         assert one.call("deadletter.list") == []
+        checks = {said["check"]: said["text"] for said in two.call("doctor")}
+        assert checks["publish local"] == "messages go to events"
 
 
 def in_order_and_none_lost(accepted: list[str], early: list[Sent], late: list[Sent]) -> None:
     """``early``, ``late``: what the two brokers have. A second copy says that it is one."""
-    assert [sent.ident for sent in early[:2]] == accepted[:2]
+    assert [(sent.ident, sent.body) for sent in early[:2]] == [
+        *zip(accepted, (b'{"a": 1}', b"from a shell"), strict=False)
+    ]
     assert {sent.ident for sent in early + late} == set(accepted)
     for found in (early, late):
         order = [accepted.index(sent.ident) for sent in found if not sent.again]
