@@ -26,7 +26,7 @@ _INSTANTS = frozenset((
 # The columns of each run in the answer of the script "open", in this order.
 OPEN_COLUMNS = (
     "run", "job", "digest", "args", "scheduled", "fire_at", "state", "attempt", "token", "nonce", "node", "lease",
-    "beat", "not_before", "until", "boot", "policy", "due", "ended_at",
+    "beat", "not_before", "until", "boot", "policy", "due", "ended_at", "by",
 )  # fmt: skip
 
 

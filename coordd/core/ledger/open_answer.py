@@ -4,7 +4,7 @@ No runner sweeps, so this file is not loaded before a job is started.
 """
 
 from coordd.core.ledger.rows import due_in, is_overdue, left_of
-from coordd.core.ledger.words import OK, PENDING, RETRY, Record
+from coordd.core.ledger.words import ABSENT, OK, OPENED, PENDING, RETRY, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class OpenRun:
         "left_s",
         "node",
         "nonce",
+        "of_parents",
         "overdue",
         "run",
         "scheduled",
@@ -82,6 +83,7 @@ class OpenRun:
         self.lease = row.lease
         self.beat = row.beat
         self.left_s = left_of(row, now)
+        self.of_parents = row.by.startswith((OPENED, ABSENT))  # they have opened it, or it is missed for them
         self.overdue = row.state in (PENDING, RETRY) and is_overdue(row, now)  # nobody may launch it any more
 
 

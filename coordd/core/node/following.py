@@ -26,6 +26,7 @@ from coordd.core.ledger.requests import ListEnded, Register
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import CONFLICT, EXISTS, FINISHED, NEVER, OK, OPEN_PAGE, OPENED, PENDING
 from coordd.core.ready import Now
+from coordd.core.runs.pursued import OF_PARENTS, Pursuit
 from coordd.core.wire.events import Action, TaskSent
 
 # A question begins this long (seconds) before the last one: an end may have been written while it was answered.
@@ -82,7 +83,7 @@ class Following:
         "_whole",
     )
 
-    def __init__(self, ctx: Context, begin: Callable[..., object]) -> None:
+    def __init__(self, ctx: Context, begin: Callable[..., Pursuit]) -> None:
         """``begin``: pursue a run (Pursuits.begin)."""
         self._ctx = ctx
         self._begin = begin
@@ -265,7 +266,7 @@ class Following:
         if opened and answer.word in (OK, EXISTS) and answer.state == PENDING:
             later = of.due if of.scheduled and of.due > of.fire_at else 0.0
             action = Action(of.job, of.run, 0, of.fire_at, of.scheduled, of.digest, of.args, later)
-            self._begin(action, now, in_ledger=True)
+            self._begin(action, now, in_ledger=True).recorded = OF_PARENTS
 
     # ---- for people
 

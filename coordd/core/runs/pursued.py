@@ -36,6 +36,7 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.5, 10.0
 
 # The first pause (seconds) after a claim that was quicker than the record of its trigger.
 UNRECORDED_AGAIN_S = 0.005
+TOLD, OF_PARENTS = "told", "of parents"  # a row that its parents have opened is not written again by a claim
 
 # A run is planned again if its turn comes sooner than a node knows by more than this (seconds): a clock was set.
 TURN_S = 1.0
@@ -115,7 +116,7 @@ class Pursuit:
         self.backoff_s = BACKOFF_MIN_S
         self.row_at = float("inf")  # since when we know that the ledger has a row for it
         self.redefined = False  # its job was changed or removed while it had no row
-        self.recorded = False  # the ledger itself has said so, even if it forgot it since
+        self.recorded = ""  # the ledger itself has said so, even if it forgot it since: TOLD, or OF_PARENTS
         self.slots = ""  # what it waits for, if the last answer was that no slot is free (Line)
         self.yielded_to = ""  # the run that went first when this one was last put off
         self.yields_until = float("inf")  # how long it lets that run go first; inf: it does not
@@ -188,13 +189,13 @@ class Phases:
         pursuit.phase, pursuit.at, pursuit.nonce = SLEEPING, float("inf"), ""
         pursuit.why = f"unknown: {node} was lost while it ran; say `run resolve`"
 
-    def _has_row(self, pursuit: Pursuit, now: Now) -> None:
+    def _has_row(self, pursuit: Pursuit, now: Now, *, of_parents: bool = False) -> None:
         """The ledger has a row for it. If that was in doubt, a claim that waits is asked now."""
         pursuit.row_at = min(pursuit.row_at, now.mono)
         if not pursuit.recorded and pursuit.phase == DUE and pursuit.unanswered:
             pursuit.at = min(pursuit.at, now.mono + (pursuit.rank or 0) * self._ctx.stagger_s)
             self._ctx.arm(pursuit.at, "pursuit", pursuit.action.run)
-        pursuit.recorded = True
+        pursuit.recorded = OF_PARENTS if of_parents else pursuit.recorded or TOLD
 
     def _unrecorded(self, pursuit: Pursuit, now: Now) -> None:
         """No row: the election was quicker than the record, or the ledger refuses the trigger. The pause doubles."""
@@ -202,9 +203,9 @@ class Phases:
         self._again(pursuit, in_s, "the ledger has no record of the trigger yet", now)
 
     def _was_refused(self, pursuit: Pursuit, now: Now) -> bool:
-        """True if the ledger shows no row of a triggered run, not even in two sweeps, or of a redefined fire time."""
+        """True if no sweep shows a row of a triggered run, nor the second one, or of a redefined run or a child."""
         if pursuit.recorded or pursuit.action.scheduled or pursuit.unanswered:
-            return pursuit.redefined and pursuit.row_at == float("inf")
+            return (pursuit.redefined or pursuit.recorded == OF_PARENTS) and pursuit.row_at == float("inf")
         settings = self._ctx.settings
         return now.mono >= pursuit.begun_at + 2 * (settings.ledger_timeout_s + settings.renew_interval_s)
 

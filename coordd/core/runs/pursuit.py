@@ -41,6 +41,7 @@ from coordd.core.runs.pursued import (
     NO_BUDGET,
     OWNED,
     SLEEPING,
+    TOLD,
     TURN_S,
     WAITING,
     Line,
@@ -55,8 +56,7 @@ HELD_AGAIN_S = 0.25
 REDEFINED = "the definition was changed or removed while it was claimed"
 RECOVERS = "the ledger is recovering"
 
-# Elections that are decided within this time (seconds) are one burst: the next in rank also waits for the claims before
-# it.
+# Elections decided within this time (seconds) are one burst: the next in rank also waits for the claims before it.
 BURST_APART_S = 0.05
 CLAIM_COST_S = 0.002
 
@@ -399,7 +399,7 @@ class Pursuits(Line):
             lease_s=job.lease_s,
             watched=pursuit.watch.watched(now.mono) if pursuit.watch else None,
             settled=pursuit.settled,
-            opens=job.follows is None if action.scheduled else pursuit.recorded,
+            opens=job.follows is None if action.scheduled else pursuit.recorded == TOLD,
         )
         ctx.ask(claim, partial(self.claim_answered, pursuit, claim))
 
@@ -481,7 +481,7 @@ class Pursuits(Line):
             pursuit = self._new(asked_for(row, row.attempt), NOTHING_SETTLED, now)
             pursuit.phase = SLEEPING
             pursuit.at = float("inf")
-        self._has_row(pursuit, now)
+        self._has_row(pursuit, now, of_parents=row.of_parents)
         # A peer said otherwise; the ledger knows the registered one. Each peer dates what it was asked for by its own
         # clock, and the ledger for all: so all nodes have one order of the runs that wait.
         otherwise = pursuit.action.digest != row.digest

@@ -30,7 +30,7 @@ from coordd.core.jobs.job import Command, Job
 from coordd.core.ledger.runner_requests import Gate, Registration, Report
 from coordd.core.node.elections import Elections
 from coordd.core.ready import Launch, Now
-from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursued import TOLD, Pursuit
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.wire.events import Action
 from coordd.services.ledger import LedgerService
@@ -67,7 +67,7 @@ class Member:
         def recorded(pursuits: Pursuits, action: Action, *more: Any) -> Pursuit:
             pursuit = begun(pursuits, action, *more)
             # All but those of ``do_trigger`` stand for scheduled runs: their claim makes the row.
-            pursuit.recorded = not action.run.startswith(ASKED_FOR)
+            pursuit.recorded = "" if action.run.startswith(ASKED_FOR) else TOLD
             return pursuit
 
         Pursuits._new = recorded  # type: ignore[assignment, method-assign]  # a process has one node

@@ -10,6 +10,7 @@ from support.small_cluster import EPOCH, Cluster, asked_for, job
 
 from coordd.core.jobs.after import GRACE_S, parents_of, was_missed
 from coordd.core.jobs.job import After, Job, scheduled_run
+from coordd.core.ledger.requests import Suspend
 from coordd.core.ledger.rows import LedgerTime, Row
 from coordd.core.ledger.runner_requests import Report
 from coordd.core.wire.events import Action
@@ -116,6 +117,32 @@ def test_runs_by_id_open_a_run_with_the_same_id() -> None:
     nodes.wait(15.0)
 
     assert [(row.run, row.state) for row in rows(nodes)] == [("child#42", "started")]
+
+
+@pytest.mark.parametrize("name", "ab")
+def test_a_child_by_id_whose_row_is_lost_before_its_claim_is_not_launched(name: str) -> None:
+    """Whether the node has opened it (a), or knows it from a sweep (b): only the parents' ends open it."""
+    of = parent(every_s=0.0)
+    nodes = made(of, child("a"), names="ab")
+    nodes.person_asks(Suspend(job="child", suspended=True, by="ann"))
+    nodes.shells["a"].do(nodes["a"].trigger, asked_for("a#42", of), 1)
+    nodes.wait(5.0)
+    end(nodes, "a#42")
+    nodes.wait(15.0)
+    [row] = rows(nodes)
+    assert (row.run, row.state) == ("child#42", "pending")
+    parents_run = nodes.ledger.run("a#42")
+    assert parents_run is not None
+    parents_run.state = "failure"
+    nodes.ledger._store.put_run(parents_run)  # the ledger has forgotten how it ended, and what followed
+    nodes.ledger._store.drop_run("child#42")
+    nodes.person_asks(Suspend(job="child", suspended=False, by="ann"))
+    pursuits = nodes[name].pursuits
+    pursuits.pursuits["child#42"].at = 0.0
+    nodes.shells[name].do(lambda now: pursuits.timer("child#42", now))
+    nodes.wait(30.0)
+    assert (nodes.launches("child#42"), rows(nodes)) == ([], [])
+    assert "child#42" not in pursuits.pursuits
 
 
 def test_past_within_the_child_is_missed_and_names_who_was_absent() -> None:

@@ -158,7 +158,7 @@ local COLUMNS = {
 },
   OPEN = {
   'run', 'job', 'digest', 'args', 'scheduled', 'fire_at', 'state', 'attempt', 'token', 'nonce', 'node', 'lease',
-  'beat', 'not_before', 'until', 'boot', 'policy', 'due', 'ended_at',
+  'beat', 'not_before', 'until', 'boot', 'policy', 'due', 'ended_at', 'by',
 },
   WHOLE = { 'scheduled', 'attempt', 'failures', 'relaunches', 'token', 'beat', 'commit_token', 'cancel' },
   INSTANT = { 'fire_at', 'created_at', 'not_before', 'received_at', 'started_at', 'ended_at', 'due' },
