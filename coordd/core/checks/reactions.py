@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping
 from coordd.core.checks.check import ABSTAIN, Check
 from coordd.core.checks.state import BAD
 from coordd.core.jobs.job import HOOK, Job
+from coordd.core.ledger.rows import OF_CHECK, OF_JOB, Hold
+
+# Who suspends a job is, for a check: this and its key.
+SUSPENDER = "check "
 
 # Characters of what a check saw in a sentence.
 SAW_MAX = 120
@@ -17,6 +21,23 @@ def told(check: Check, state: str, text: str) -> str:
     shown = text[:SAW_MAX].replace('"', "'")
     saw = f' ("{shown}")' if shown else ""
     return f"check {check.key} is {state}{saw}"
+
+
+def suspender(key: str) -> str:
+    """Who suspends a job for the check with this key, in the ledger."""
+    return f"{SUSPENDER}{key}"
+
+
+def forsaken(jobs: Mapping[str, Job], holds: Mapping[str, Hold]) -> Iterable[tuple[str, str]]:
+    """(job, key of a check) for each job that a check suspends of which the ledger tells nothing: no node that has it
+    has looked for long. It was removed, or no node has its tag any more.
+    """
+    for name in jobs:
+        hold = holds.get(OF_JOB + name)
+        if hold is not None and hold.by.startswith(SUSPENDER):
+            key = hold.by.removeprefix(SUSPENDER)
+            if OF_CHECK + key not in holds:
+                yield name, key
 
 
 def uses(job: Job, checks: Mapping[str, Check]) -> Iterable[tuple[Check, str]]:

@@ -146,12 +146,16 @@ class People(Life):
         return Answer(OK, state=row.state)
 
     def suspend(self, store: "Store", said: "Suspend", now: LedgerTime) -> Answer:
-        """Suspend a job, or resume it: ok, or finished if ``until`` is over. A bad row of the job is replaced by a
-        valid one. A job that is suspended already gets the new end and note. ``by`` names the runs that start
-        nevertheless: they are past their gate.
+        """Suspend a job, or resume it: ok, or finished if ``until`` is over, or it is not as ``given``. A bad row of
+        the job is replaced by a valid one. A job that is suspended already gets the new end and note. ``by`` names the
+        runs that start nevertheless: they are past their gate.
         """
         if said.suspended and 0.0 < said.until <= now.wall:
             return Answer(FINISHED)
+        if said.given and not said.suspended:
+            mine, there = self._hold(store, OF_JOB + said.job, now), self._hold(store, said.given, now)
+            if mine is None or mine.by != said.by or (there.note if there is not None else "") != said.noted:
+                return Answer(FINISHED)
         row = self._mended_job(store, said.job, now)
         self._is_suspended(store, row, now)
         if row.suspended != int(said.suspended):

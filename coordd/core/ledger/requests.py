@@ -416,19 +416,36 @@ class Discard(Request[Answer]):
 
 
 class Suspend(Request[Answer]):
-    """Suspend a job, or resume it. ``until`` (Unix seconds): it ends by itself then; 0.0: it does not."""
+    """Suspend a job, or resume it. ``until`` (Unix seconds): it ends by itself then; 0.0: it does not.
+
+    ``given``: resume it only if ``by`` has suspended it, and the hold of this key has the note ``noted`` ("": there is
+    no such hold).
+    """
 
     op = "suspend"
-    wire = ("job", "suspended", "by", "uid", "until", "note")
+    wire = ("job", "suspended", "by", "uid", "until", "note", "given", "noted")
     __slots__ = wire
 
-    def __init__(self, *, job: str, suspended: bool, by: str, uid: int = 0, until: float = 0.0, note: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        job: str,
+        suspended: bool,
+        by: str,
+        uid: int = 0,
+        until: float = 0.0,
+        note: str = "",
+        given: str = "",
+        noted: str = "",
+    ) -> None:
         self.job = job
         self.suspended = suspended
         self.by = by
         self.uid = uid
         self.until = until
         self.note = note
+        self.given = given
+        self.noted = noted
 
 
 class Keep(Request[Answer]):

@@ -34,7 +34,7 @@ from coordd.core.checks.state import (
 from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.requests import Keep, ListOpen, Suspend
 from coordd.core.ledger.rows import OF_CHECK, OF_JOB, OF_REPORTED, Hold
-from coordd.core.ledger.words import RECOVERING, hashed
+from coordd.core.ledger.words import OK, RECOVERING, hashed
 from coordd.core.ready import Elected
 from coordd.core.wire.events import CheckChanged
 from coordd.errors import CoorddError
@@ -93,11 +93,6 @@ def said(report: Hold | None) -> tuple[str, str]:
     return (state, text) if state in STATES else (UNKNOWN, "")
 
 
-def _by(check: Check) -> str:
-    """Who suspends a job, for people."""
-    return f"check {check.key}"
-
-
 class Checks:
     """All checks of one daemon."""
 
@@ -114,6 +109,7 @@ class Checks:
         self._elected: set[str] = set()  # shared checks whose election this node has won
         self._told: dict[str, str] = {}  # key -> the state that was told last
         self._ill: set[str] = set()  # checks whose looks fail themselves
+        self._forsaken: dict[tuple[str, str], float] = {}  # (job, check that suspends it), seen first (mono)
 
     def use(self, checks: Mapping[str, Check]) -> None:
         """The configuration was read again."""
@@ -185,6 +181,7 @@ class Checks:
             states[row.check.key] = row.state
             if row.check.key in mine:
                 self._tell(row)
+        self._look_for_forsaken(nursery)
         reasons = reactions.abstentions(node.jobs, self._checks, states, node.settings.tags)
         if reasons != node.abstains_from:
             self._driver.feed(node.abstaining.take, reasons)
@@ -333,34 +330,61 @@ class Checks:
                 if OF_JOB + name not in holds:
                     await self._suspend(name, check, standing)
         ends = self._driver.now().wall + KEPT_PERIODS * check.every_s + KEPT_S
-        await self._ledger.write(
-            Keep(key=key, held=True, by=node.hostname, uid=os.getuid(), until=ends, note=pack(standing))
-        )
+        note = pack(standing)
+        await self._ledger.write(Keep(key=key, held=True, by=node.hostname, uid=os.getuid(), until=ends, note=note))
         if standing.is_good or (before.is_bad and not standing.is_bad):
             for job in jobs:
                 suspended = holds.get(OF_JOB + job.name)
-                if suspended is not None and suspended.by == _by(check):
-                    await self._resume(job, check, standing, holds)
+                if suspended is not None and suspended.by == reactions.suspender(check.key):
+                    told = reactions.told(check, standing.state, standing.text)
+                    await self._resume(job, check.key, told, holds, noted=note)
         if standing.state != before.state:
             self._driver.feed(node.look_again)
         return result
 
     async def _suspend(self, job: str, check: Check, standing: Standing) -> None:
         note, uid = reactions.told(check, standing.state, standing.text), os.getuid()
-        await self._ledger.write(Suspend(job=job, suspended=True, by=_by(check), uid=uid, note=note))
-        self._driver.journal_control("job.suspend", f"{job}: {note}", uid, _by(check))
+        await self._ledger.write(
+            Suspend(job=job, suspended=True, by=reactions.suspender(check.key), uid=uid, note=note)
+        )
+        self._driver.journal_control("job.suspend", f"{job}: {note}", uid, reactions.suspender(check.key))
 
-    async def _resume(self, job: Job, check: Check, standing: Standing, holds: Mapping[str, Hold]) -> None:
-        """End what this check has suspended, unless another check of the job is bad: then that one holds it."""
+    async def _resume(self, job: Job, key: str, why: str, holds: Mapping[str, Hold], *, noted: str) -> None:
+        """End what this check has suspended, unless another check of the job is bad: then that one holds it. The ledger
+        resumes it only while the check stands there as ``noted``: this node may have been paused since.
+        """
         for other, then in reactions.uses(job, self._checks):
-            if then == SUSPEND and other.key != check.key and (hold := holds.get(OF_CHECK + other.key)) is not None:
+            if then == SUSPEND and other.key != key and (hold := holds.get(OF_CHECK + other.key)) is not None:
                 found = unpack(hold.note)
                 if found.is_bad:
                     await self._suspend(job.name, other, found)
                     return
-        note, uid = reactions.told(check, standing.state, standing.text), os.getuid()
-        await self._ledger.write(Suspend(job=job.name, suspended=False, by=_by(check), uid=uid))
-        self._driver.journal_control("job.resume", f"{job.name}: {note}", uid, _by(check))
+        uid, by = os.getuid(), reactions.suspender(key)
+        end = Suspend(job=job.name, suspended=False, by=by, uid=uid, given=OF_CHECK + key, noted=noted)
+        if (await self._ledger.write(end)).word == OK:
+            self._driver.journal_control("job.resume", f"{job.name}: {why}", uid, by)
+
+    # ---- what nobody looks at any more
+
+    def _look_for_forsaken(self, nursery: trio.Nursery) -> None:
+        """A check that is gone while it suspends a job lets it go. A node that has the check writes how it stands at
+        once where the ledger has nothing of it; so the ledger's silence, not this node's configuration, says so.
+        """
+        node, now = self._driver.node, boottime()
+        sees = node.state == "ready" and node.ledger_up and self._ledger.state == CONNECTED
+        found = reactions.forsaken(node.jobs, node.drains.holds) if sees else ()
+        self._forsaken = {one: self._forsaken.get(one, now) for one in found}
+        for (name, key), since in self._forsaken.items():
+            if now - since > KEPT_S:
+                self._forsaken[name, key] = now
+                nursery.start_soon(self._let_go, node.jobs[name], key)
+
+    async def _let_go(self, job: Job, key: str) -> None:
+        try:
+            holds = await self._ledger.query(lambda ledger: ledger.ask(ListOpen(jobs=(job.name,), limit=1)).holds)
+            await self._resume(job, key, f"nobody looks at check {key} any more", holds, noted="")
+        except CoorddError as exc:  # the ledger is away: tried again later
+            log.debug("check.not_let_go", check=key, job=job.name, reason=str(exc))
 
     def _jobs_of(self, check: Check) -> Iterator[tuple[Job, str]]:
         for job in self._driver.node.jobs.values():

@@ -7,7 +7,7 @@ from support.ledger_calls import EPOCH, FakeClock, Nodes, swept
 
 from contract.ledger.corners.both import Both
 from coordd.core.ledger.requests import Keep, Suspend
-from coordd.core.ledger.rows import ALL, Hold
+from coordd.core.ledger.rows import ALL, OF_CHECK, Hold
 
 RUN = "sales#1"
 HOUR_S = 3600.0
@@ -80,6 +80,28 @@ def test_a_sweep_tells_how_checks_stand_and_they_stop_nothing(nodes: Nodes) -> N
     }  # fmt: skip
     nodes.clock.step(60.0)
     assert set(swept(nodes, "sales").holds) == {"check:api"}
+
+
+def test_what_a_check_has_suspended_is_resumed_only_while_the_check_stands_as_it_was_seen(nodes: Nodes) -> None:
+    key, note = OF_CHECK + "api", '["healthy",1.0]\nand more'
+
+    def resume(noted: str, by: str = "check api") -> str:
+        return nodes.ask(Suspend(job="sales", suspended=False, by=by, given=key, noted=noted)).word
+
+    nodes.ask(Suspend(job="sales", suspended=True, by="check api", note="it is bad"))
+    nodes.ask(Keep(key=key, held=True, by="a", until=nodes.clock.wall + 10.0, note=note))
+    assert [resume('["unhealthy",2.0]'), resume(""), resume(note, "check other")] == ["finished"] * 3
+    assert nodes.opened("sales").jobs["sales"].suspended
+    assert resume(note) == "ok"
+    assert not nodes.opened("sales").jobs["sales"].suspended
+    assert resume(note) == "finished"  # nobody has suspended it
+
+    nodes.ask(Suspend(job="sales", suspended=True, by="check api"))
+    assert resume("") == "finished"
+    nodes.clock.step(11.0)  # nobody looks any more
+    assert [resume(note), resume("", "maria"), resume("")] == ["finished", "finished", "ok"]
+    nodes.ask(Suspend(job="sales", suspended=True, by="maria"))
+    assert resume("") == "finished"
 
 
 def test_without_an_end_it_stays_until_somebody_ends_it(nodes: Nodes) -> None:

@@ -14,13 +14,16 @@ from structlog.testing import capture_logs
 from support.small_cluster import EPOCH, job
 
 from coordd.core.checks.check import Check, Use
-from coordd.core.checks.state import INSECURE, LOST_AFTER, Result, unpack
+from coordd.core.checks.state import INSECURE, LOST_AFTER, Result, Standing, pack, unpack
+from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Keep, Suspend
 from coordd.core.ledger.rows import OF_CHECK, OF_JOB, OF_REPORTED, Hold
+from coordd.core.ledger.words import FINISHED, OK
 from coordd.core.ready import Now
 from coordd.errors import UnavailableError
 from coordd.services.checks import service as module, view
-from coordd.services.checks.service import Checks
+from coordd.services.checks.service import KEPT_S, Checks
+from coordd.services.ledger import CONNECTED
 
 SHARED = Check(name="api", kind="http", url="http://h/", scope="cluster", every_s=10.0, fail_after=1, pass_after=1)
 
@@ -34,6 +37,8 @@ class Place:
         self.won: dict[str, str] = {}
         self.down = False
         self.dies = False  # the node that resumes a job
+        self.state = CONNECTED
+        self.meanwhile: Any = lambda: None  # what happens before a job is suspended or resumed
         self.suspensions: list[tuple[str, bool, str]] = []
         monkeypatch.setattr(module, "boottime", lambda: self.mono)
 
@@ -46,12 +51,17 @@ class Place:
             raise UnavailableError("no ledger")
         return call(SimpleNamespace(ask=lambda _: SimpleNamespace(holds=dict(self.holds))))
 
-    async def write(self, request: Any) -> None:
+    async def write(self, request: Any) -> Answer:
         if self.down:
             raise UnavailableError("no ledger")
         if isinstance(request, Suspend):
             if self.dies and not request.suspended:
                 raise UnavailableError("it died")
+            self.meanwhile()
+            if request.given and not request.suspended:
+                mine, there = self.holds.get(OF_JOB + request.job), self.holds.get(request.given)
+                if mine is None or mine.by != request.by or (there.note if there else "") != request.noted:
+                    return Answer(FINISHED)
             self.suspensions.append((request.job, request.suspended, request.by))
             key, held = OF_JOB + request.job, request.suspended
         else:
@@ -61,6 +71,7 @@ class Place:
             self.holds[key] = Hold(by=request.by, at=self.wall, until=request.until, note=request.note)
         else:
             self.holds.pop(key, None)
+        return Answer(OK)
 
 
 class Machine:
@@ -71,6 +82,7 @@ class Machine:
         self.sees = "healthy"
         self.told: list[Any] = []
         self.audited: list[str] = []
+        self.let_go: list[Any] = []
         self.handlers: dict[str, Any] = {}
         self.node: Any = SimpleNamespace(
             hostname=name, full_hostname=f"{name}.1", state="ready", ledger="l", ledger_up=True, topics=set(),
@@ -98,6 +110,10 @@ class Machine:
     def abstain(self, reasons: Any, _now: Now) -> None:
         self.node.abstains_from = reasons
 
+    def begins(self, call: Any, *args: Any) -> None:
+        if call == self.checks._let_go:
+            self.let_go.append(args)
+
     def stand(self, ident: str, topic: str, _action: None, _now: Now) -> None:
         if self.place.won.setdefault(ident, self.node.hostname) == self.node.hostname:
             self.checks._won(topic.partition("/")[2], None)  # type: ignore[arg-type]  # it is not used
@@ -109,7 +125,7 @@ class Machine:
         return trio.run(self.checks._turn, check)
 
     def around(self) -> None:
-        nursery: Any = SimpleNamespace(start_soon=lambda *_: None)
+        nursery: Any = SimpleNamespace(start_soon=self.begins)
         self.checks._look_around(nursery)
 
 
@@ -203,6 +219,80 @@ def test_what_a_checker_left_undone_is_done_by_the_next_one(monkeypatch: pytest.
         b.turn()
     assert by(place) == "b"
     assert OF_JOB + "sales" not in place.holds
+
+
+def test_a_checker_that_was_paused_does_not_resume_a_job_whose_check_is_bad_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has written that the check is good; another one finds it bad before the job is resumed."""
+    place = Place(monkeypatch)
+    sales = {"sales": job(uses=(Use("api", "suspend"),))}
+    a, b = Machine(place, "a", SHARED, **sales), Machine(place, "b", SHARED, **sales)
+    a.sees = "unhealthy"
+    for _ in range(2):
+        a.turn()
+    bad = place.holds[OF_CHECK + "api"]
+
+    def paused() -> None:
+        place.holds[OF_CHECK + "api"] = Hold(by="b", at=place.wall, note=bad.note)
+
+    a.sees, place.meanwhile = "healthy", paused
+    a.turn()
+    assert OF_JOB + "sales" in place.holds
+    assert not [one for one in a.audited if one.startswith("job.resume")]
+    place.meanwhile = lambda: None
+    for _ in range(2):
+        b.turn()
+    assert OF_JOB + "sales" not in place.holds, "the one that looks now resumes it"
+
+
+@pytest.mark.parametrize("name", ["api", "sales/own"])
+def test_a_check_that_is_gone_lets_its_jobs_go_and_not_because_one_node_lacks_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    place = Place(monkeypatch)
+    b = Machine(place, "b", sales=job())  # it never had the check
+
+    def passes(seconds: float) -> None:
+        for _ in range(int(seconds)):
+            place.mono += 1.0
+            b.around()
+
+    place.holds[OF_JOB + "sales"] = Hold(by=f"check {name}", at=place.wall)
+    place.holds[OF_CHECK + name] = Hold(by="a", at=place.wall, note="bad")
+    passes(3 * KEPT_S)
+    assert b.let_go == []
+    del place.holds[OF_CHECK + name]  # its end has come
+    passes(KEPT_S - 1)
+    place.state = "recovering"  # a ledger that went back has perhaps forgotten it
+    passes(2.0)
+    place.state = CONNECTED
+    passes(KEPT_S - 1)
+    assert b.let_go == []
+    place.holds[OF_CHECK + name] = Hold(by="a", at=place.wall, note="bad")  # somebody looks again, at the last moment
+    passes(2.0)
+    del place.holds[OF_CHECK + name]
+    passes(KEPT_S + 2)
+    assert [one[1] for one in b.let_go] == [name]
+    place.holds[OF_CHECK + name] = Hold(by="a", at=place.wall, note="bad")
+    trio.run(b.checks._let_go, *b.let_go[0])
+    assert OF_JOB + "sales" in place.holds, "the ledger knows better"
+    del place.holds[OF_CHECK + name]
+    trio.run(b.checks._let_go, *b.let_go[0])
+    assert OF_JOB + "sales" not in place.holds
+    assert b.audited == [f"job.resume sales: nobody looks at check {name} any more by check {name}"]
+
+
+def test_what_a_person_suspends_or_another_check_holds_is_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    b = Machine(place, "b", SHARED, sales=job(uses=(Use("api", "suspend"),)))
+    place.holds[OF_JOB + "sales"] = Hold(by="maria", at=place.wall)
+    trio.run(b.checks._let_go, b.node.jobs["sales"], "gone")
+    assert place.holds[OF_JOB + "sales"].by == "maria"
+    place.holds[OF_JOB + "sales"] = Hold(by="check gone", at=place.wall)
+    place.holds[OF_CHECK + "api"] = Hold(by="a", at=place.wall, note=pack(Standing(state="unhealthy")))
+    trio.run(b.checks._let_go, b.node.jobs["sales"], "gone")
+    assert place.holds[OF_JOB + "sales"].by == "check api"
 
 
 def test_a_job_that_two_checks_suspend_waits_for_both(monkeypatch: pytest.MonkeyPatch) -> None:

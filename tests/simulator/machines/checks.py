@@ -19,6 +19,7 @@ from coordd.core.jobs.job import Command, Job, Retry, Schedule
 from coordd.errors import UnavailableError
 from coordd.services.checks import service
 from coordd.services.checks.service import Checks
+from coordd.services.ledger import CONNECTED
 from simulator.machines.revisions import Log
 from simulator.machines.seat import Seat, Services
 from simulator.machines.waiting import Question, Then
@@ -115,6 +116,7 @@ class ChecksSeat(Seat):
         self._truth = truth
         self._rng = random.Random(f"looks of {daemon.world.plan.seed} {daemon.host.index} {daemon.host.boots}")
         self.handlers: dict[str, Callable[[Elected], None]] = {}
+        self.state = CONNECTED  # of the ledger; the node says whether it answers
         this: Any = self
         this.node = Seen(daemon)
         self.checks = Checks(OF_NODES, this, this)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.checks.check import ABSTAIN, SUSPEND, TAG
+from coordd.core.checks.reactions import SUSPENDER
 from coordd.core.checks.state import HEALTHY, Standing, unpack
 from coordd.core.ledger.requests import Claim, Keep, ListOpen, Suspend
 from coordd.core.ledger.rows import OF_CHECK
@@ -36,8 +37,8 @@ class Checked:
     def __init__(self, world: World) -> None:
         self.world = world
         self._bad_since: dict[int, float] = {}  # machine -> since when its own check is known there to be bad
+        self._resumed: set[str] = set()  # jobs that a person has resumed while the check is bad
         self._written: dict[str, float] = {}  # shared check -> when its standing was written last
-        self._resumed: set[str] = set()  # jobs that a checker has resumed late, while another one found the check bad
 
     def operation(self, host: Host, request: Request[Any], answer: Answer, before: Row | None, row: Row | None) -> None:
         """Note what is written about checks, and check each grant."""
@@ -52,6 +53,8 @@ class Checked:
                 self._resumed.discard(request.job)
             elif self._standing(USES[request.job].check).is_bad:
                 self._resumed.add(request.job)
+                if request.by.startswith(SUSPENDER):
+                    self.world.violate(f"CK {request.job} was resumed by {request.by}, which is known to be bad")
         if isinstance(request, Claim) and answer.word == GRANTED and row is not None and row.job in USES:
             fresh = before is None or before.nonce != request.nonce
             if fresh:

@@ -12,7 +12,7 @@ from simulator.mutants.mutant import Mutant
 from simulator.policies import CHECKS
 
 
-async def _nothing(*_: Any) -> None: ...
+async def _nothing(*_: Any, **__: Any) -> None: ...
 
 
 MUTANTS = (

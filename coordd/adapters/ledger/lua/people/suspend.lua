@@ -7,9 +7,11 @@
 --   uid               number; the same person
 --   until             Unix seconds; when it ends by itself; 0: it does not
 --   note              text; why
+--   given             text; "", or: resume it only if ``by`` has suspended it, and the hold of this key has the note
+--   noted             text; this one; "": there is no such hold
 -- Answers:
 --   ok                token, by; the version of the job's row, and its runs that start nevertheless
---   finished          ; that end is over already
+--   finished          ; that end is over already, or it is not as given
 --
 -- When the memory is full: passes
 -- Needs: rows runs jobs
@@ -46,7 +48,14 @@ local function mend_job(name)
 end
 
 local name, suspended, by, uid, ends, note = take(), take_number(), take(), take_number(), take_number(), take()
+local given, noted = take(), take()
 if suspended == 1 and ends > 0 and ends <= now then return answer(FINISHED) end
+if suspended == 0 and given ~= '' then
+  local function told(key) return string.match(get_hold(key) or '\n\n', '^[^\n]*\n([^\n]*)\n(.*)$') end
+  local whose, _ = told(OF.JOB .. name)
+  local _, there = told(given)
+  if whose ~= by or there ~= noted then return answer(FINISHED) end
+end
 mend_job(name)
 if not get_job(name) then passes = false end  -- a new row
 local job = job_row(name)
