@@ -8,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from support.fake_daemon import DAEMON, open_directory, write_job
 
 from cli.test_daemon import Node, running
-from coordd.adapters.kernel import descent
+from coordd.adapters.kernel import descent, proc
 
 
 def job(directory: str, kind: str) -> str:
@@ -93,6 +94,21 @@ def test_a_process_that_is_gone_cannot_be_told() -> None:
     child.wait()
     assert descent.in_a_run(child.pid, os.getuid())
     assert not descent.in_a_run(os.getpid(), os.getuid())
+
+
+def test_a_process_that_ends_while_it_is_looked_at_cannot_be_told() -> None:
+    """Nothing of it can be read any more, and its ancestors are not found."""
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as child:
+        real = proc.read
+
+        def ends(pid: int, file: str) -> bytes:
+            if pid == child.pid and child.returncode is None:
+                child.kill()
+                child.wait()
+            return real(pid, file)
+
+        with mock.patch.object(proc, "read", ends):
+            assert descent.in_a_run(child.pid, os.getuid())
 
 
 def test_an_operator_whose_process_is_hidden_from_the_daemon_keeps_its_role() -> None:

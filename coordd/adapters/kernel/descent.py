@@ -34,20 +34,20 @@ GENERATIONS_MAX = 100
 def in_a_run(pid: int, uid: int) -> bool:
     """True if the process of that user belongs to a run on this machine.
 
-    A process of our own user that is gone counts as part of a run, because nobody can tell any more. A process of
-    another user may be hidden from us (ProtectProc=invisible); a run could become another user only with a set-uid
-    program, which the packaged unit forbids. The daemon's own ancestors are ignored: a daemon that was started inside a
-    run shares them with its callers.
+    A process of our own user that is gone, or ends while it is looked at, counts as part of a run, because nobody can
+    tell any more. A process of another user may be hidden from us (ProtectProc=invisible); a run could become another
+    user only with a set-uid program, which the packaged unit forbids. The daemon's own ancestors are ignored: a daemon
+    that was started inside a run shares them with its callers.
     """
     me = os.getpid()
     if pid == me:
         return False
-    if not os.path.exists(f"/proc/{pid}/stat"):
-        return uid == os.geteuid()
     ours = {me, *_ancestors(me)}
     if _in_attempt_cgroup(pid):
         return True
-    return any(_is_of_a_run(one) for one in (pid, *_ancestors(pid)) if one not in ours and one > 1)
+    if any(_is_of_a_run(one) for one in (pid, *_ancestors(pid)) if one not in ours and one > 1):
+        return True
+    return uid == os.geteuid() and not os.path.exists(f"/proc/{pid}/stat")  # asked last: what was read may be nothing
 
 
 def _ancestors(pid: int) -> list[int]:

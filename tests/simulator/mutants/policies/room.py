@@ -31,6 +31,12 @@ def _one_more(real: Any, limits: str) -> tuple[int, str]:
     return size + 1, keep
 
 
+@instead(Pursuits, "_budget_left")
+def _asked_for_takes_none(real: Any, self: Pursuits, job: Any) -> bool:
+    with mock.patch.object(self, "open_claims", []):
+        return bool(real(self, job))
+
+
 MUTANTS = (
     Mutant(
         "a budget is not looked at",
@@ -43,7 +49,7 @@ MUTANTS = (
         "what is asked for takes no room",
         "§5 Claiming: claims without an answer count",
         "BU",
-        lambda: mock.patch.object(Pursuits, "_claims", lambda _: []),
+        _asked_for_takes_none,
         (ROOM,),
     ),
     Mutant(
