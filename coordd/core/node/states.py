@@ -16,6 +16,3 @@ MOVES: dict[str, frozenset[str]] = {
     DRAINING: frozenset((READY, STOPPING)),
     STOPPING: frozenset(),
 }
-
-# The log word for a change of membership.
-HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
