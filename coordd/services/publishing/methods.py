@@ -63,9 +63,9 @@ class MessageMethods(TriggerLetterMethods):
 
     def counted(self, now: float) -> dict[str, tuple[float, float, float, float]]:
         """Of each destination: messages that wait, the age of the oldest (seconds), connections, failing addresses."""
-        found = {}
+        found, backlog = {}, waiting(self._driver.node, [one.name for one in self.publishers])
         for one in self.publishers:
-            of, (connections, failing) = waiting(self._driver.node, [one.name])[one.name], self._there(one)
+            of, (connections, failing) = backlog[one.name], self._there(one)
             age_s = max(0.0, now - of.since) if of.since else 0.0
             found[one.name] = (float(of.messages), age_s, float(connections), float(len(failing)))
         return found
