@@ -28,6 +28,10 @@ ROWS_EVERY_S = 2.0
 # How long (seconds) nothing may happen before the round is given up.
 STANDSTILL_S = 300.0
 
+# After so long (seconds) without an end no node is killed until there is one: runs of killed nodes are taken over by a
+# node that has watched their leases to the end, and where each node dies before that, nobody can.
+REST_AFTER_S = 2 * ROWS_EVERY_S
+
 
 class Plan(NamedTuple):
     """``kill_every_s``: pause between two kills."""
@@ -96,13 +100,13 @@ class Kills:
         self._down: list[tuple[float, Node]] = []
         self.count = 0
 
-    def turn(self, now: float) -> None:
-        """Start the nodes whose time has come; kill the one that polls, when it is time."""
+    def turn(self, now: float, *, rest: bool) -> None:
+        """Start the nodes whose time has come; kill the one that polls, when it is time. ``rest``: kill none."""
         for at, node in [one for one in self._down if one[0] <= now]:
             self._down.remove((at, node))
             node.launch()
         self._next_at = self._next_at or now + self._every_s
-        if now < self._next_at or len(self._down) >= DOWN_MAX:
+        if rest or now < self._next_at or len(self._down) >= DOWN_MAX:
             return
         poller = _poller(self._cluster)
         if poller is not None and poller.up:
@@ -153,7 +157,7 @@ def play(plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Verdict
         while not (bursts.over and done >= plan.files):
             now = time.monotonic()
             bursts.turn(now)
-            kills.turn(now)
+            kills.turn(now, rest=now - moved_at > REST_AFTER_S)
             if now - looked_at >= ROWS_EVERY_S:
                 before, done = done, _succeeded(cluster)
                 looked_at = time.monotonic()
