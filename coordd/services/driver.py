@@ -129,6 +129,7 @@ class Driver:
         self._armed_at = math.nan  # the time of the present deadline
         self._replies: dict[int, Callable[[Reply], None]] = {}
         self._next_reply = 0
+        self._gathers = False  # triggers of this moment wait for each other
         self.handlers: dict[str, Callable[[Elected], None]] = {}
         self.recent: deque[tuple[Packet, Event]] = deque(maxlen=RECENT_MAX)
         self.recent_total = 0
@@ -224,7 +225,10 @@ class Driver:
         self.pump()
 
     async def trigger(self, of: Registration) -> Reply:
-        """Trigger a run and wait until it is recorded; the ledger service bounds the wait."""
+        """Trigger a run and wait until it is recorded; the ledger service bounds the wait.
+
+        The triggers of one moment leave the node together: in one message, and in few transactions of the ledger.
+        """
         self._next_reply += 1
         done = trio.Event()
         box: list[Reply] = []
@@ -234,7 +238,14 @@ class Driver:
             done.set()
 
         self._replies[self._next_reply] = reply
-        self.feed(self.node.trigger, of, self._next_reply)
+        self.node.trigger(of, self._next_reply, self.now())
+        if not self._gathers:
+            self._gathers = True
+            try:
+                await trio.lowlevel.checkpoint()  # every other task that can go on now has its turn
+            finally:
+                self._gathers = False
+                self.pump()
         await done.wait()
         return box[0]
 

@@ -1,11 +1,12 @@
 """`make arrivals`: 10,000 files, five nodes; ARGS="--files 500 --nodes 3" for less.
 
-ARGS="--rows 1000000": entries of a stream, each a row of the ledger, none launched.
+ARGS="--rows 1000000": entries of a stream, each a row of the ledger, none launched; --minutes 30: as many as fit.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 import signal
 import sys
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="when files appear and nodes die")
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--rows", type=int, help="arrivals as rows of the ledger, instead of files and programs")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="with --rows: no further arrivals after these")
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--kill-every", type=float, default=10.0, metavar="SECONDS", help="a node that polls is killed")
     parser.add_argument("--backend", choices=("embedded", "production"), default="embedded")
@@ -31,7 +33,7 @@ def main() -> int:
     console.print(f"arrivals, SEED={chosen.seed}", highlight=False)
     with console.status("starting") as status:
         if chosen.rows:
-            many = rows.Plan(chosen.seed, chosen.rows, chosen.nodes, chosen.kill_every)
+            many = rows.Plan(chosen.seed, chosen.rows, chosen.nodes, chosen.kill_every, chosen.minutes * 60)
             told = {**many._asdict(), **rows.play(many, status.update)._asdict()}
         else:
             plan = Plan(chosen.seed, chosen.files, chosen.nodes, chosen.kill_every, chosen.backend)

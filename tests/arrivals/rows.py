@@ -8,6 +8,7 @@ stream.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import sqlite3
 import time
@@ -29,15 +30,15 @@ STREAM = "orders"
 GROUP = f"coordd:default:{JOB}:redis"
 
 # The number of entries that wait in the stream at most, and of those that are added together.
-AHEAD_MAX = 20_000
-AT_ONCE = 2_000
+AHEAD_MAX = 5_000
+AT_ONCE = 1_000
 
 # Seconds between two looks at the sums, and between two turns of the kills.
 LOOK_S = 3.0
 TURN_S = 0.2
 
 # The arrivals that may be open at a time, and how long (seconds) each of them waits for room.
-OPEN_MAX = 500
+OPEN_MAX = 1000
 WITHIN_S = 1
 
 # How much more memory (MB) a daemon may have at its end than when a tenth of the arrivals was there.
@@ -45,12 +46,13 @@ GROWTH_MAX_MB = 80.0
 
 
 class Plan(NamedTuple):
-    """``kill_every_s``: pause between two kills."""
+    """``kill_every_s``: pause between two kills. ``last_s``: after this time no arrival is added, whatever ``rows``."""
 
     seed: int
     rows: int = 1_000_000
     nodes: int = 3
     kill_every_s: float = 20.0
+    last_s: float = math.inf
 
 
 class Sums(NamedTuple):
@@ -80,14 +82,14 @@ class Sender:
 
     def __init__(self, url: str, rows: int) -> None:
         self.redis = Redis.from_url(url)
-        self._rows = rows
+        self.rows = rows
         self.sent = 0
 
     def turn(self, rows: int) -> None:
         """``rows``: how many the ledger has."""
-        while self.sent < self._rows and self.sent - rows < AHEAD_MAX:
+        while self.sent < self.rows and self.sent - rows < AHEAD_MAX:
             with self.redis.pipeline(transaction=False) as pipe:
-                for number in range(self.sent, min(self.sent + AT_ONCE, self._rows)):
+                for number in range(self.sent, min(self.sent + AT_ONCE, self.rows)):
                     pipe.xadd(STREAM, {"what": str(number)})
                 self.sent += len(pipe.execute())
 
@@ -134,25 +136,27 @@ def play(plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Verdict
         began = looked_at = moved_at = time.monotonic()
         rows, sender_rows = 0, 0
         ledger = cluster.ledger_path
-        while rows < plan.rows and time.monotonic() - moved_at < STANDSTILL_S:
+        while rows < sender.rows and time.monotonic() - moved_at < STANDSTILL_S:
             sender.turn(sender_rows)
+            if time.monotonic() - began > plan.last_s:
+                sender.rows = sender.sent
             kills.turn(time.monotonic())
             if time.monotonic() - looked_at >= LOOK_S:
                 before, rows = rows, _count(ledger)
                 looked_at = time.monotonic()
                 sender_rows, moved_at = rows, looked_at if rows > before else moved_at
-                memory.turn(rows / plan.rows)
+                memory.turn(rows / sender.rows)
                 say(f"{sender.sent} entries, {rows} rows, {kills.count} nodes killed, {memory.most:.0f} MB")
             time.sleep(TURN_S)
         lasted = time.monotonic() - began
         kills.end()
         sums, left = _settled(ledger, sender)
         counts = {
-            "arrivals": plan.rows, "rows": sums.rows, "kills": kills.count, "seconds": round(lasted, 1),
+            "arrivals": sender.sent, "rows": sums.rows, "kills": kills.count, "seconds": round(lasted, 1),
             "rows a second": round(sums.rows / lasted, 1), "memory at a tenth (MB)": round(memory.first, 1),
             "memory at most (MB)": round(memory.most, 1), **left, **sums.states,
         }  # fmt: skip
-        violations = judge(plan.rows, sums, left, [entry.run for entry in cluster.entries() if entry.word == "start"])
+        violations = judge(sender.rows, sums, left, [entry.run for entry in cluster.entries() if entry.word == "start"])
         if memory.most > memory.first + GROWTH_MAX_MB:
             violations.append(f"a daemon had {memory.most:.0f} MB, and {memory.first:.0f} MB after a tenth")
         return Verdict(counts, violations)

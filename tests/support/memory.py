@@ -54,6 +54,10 @@ class MemoryLedger:
         """One run, or None."""
         return self._read(lambda store: store.run(run))
 
+    def recorded(self, runs: Sequence[str]) -> set[str]:
+        """Those of these runs that are there."""
+        return self._read(lambda store: {run for run in runs if store.run(run) is not None})
+
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
         """Runs for people, newest first; of one job and in one state if these are given."""
 

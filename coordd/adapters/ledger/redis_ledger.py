@@ -138,6 +138,11 @@ class RedisLedger:
         (values,) = self.read([("HMGET", self.key(f"run:{run}"), *RUN_COLUMNS)])
         return row_of(values)
 
+    def recorded(self, runs: "Sequence[str]") -> "set[str]":
+        """Those of these runs that are there."""
+        found = self.read([("HMGET", self.key(f"run:{run}"), "run") for run in runs]) if runs else []
+        return {run for run, (name,) in zip(runs, found, strict=True) if name is not None}
+
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> "list[Row]":
         """Runs for people, newest first, optionally of one job and in one state."""
         (names,) = self.read([("ZREVRANGE", self.key(f"list:{state}:{job}"), 0, limit - 1)]) if limit > 0 else ([],)

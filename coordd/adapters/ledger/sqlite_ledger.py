@@ -27,6 +27,8 @@ from coordd.adapters.ledger.sqlite_rows import (
     add,
     lacks,
     migrate,
+    problems,
+    recorded,
 )
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import FIRES, SUCCEEDED
@@ -53,9 +55,6 @@ if TYPE_CHECKING:
 # with a random part so that two waiters do not stay in step.
 PAUSE_MIN_S = 0.001
 PAUSE_MAX_S = 0.020
-
-# Timeout (seconds) of an integrity check of a large ledger.
-INTEGRITY_LIMIT_S = 30.0
 
 # By SQLite's primary result code: what happened, and what to do.
 _DAMAGED = "damaged, or not a database; nothing is launched from it: restore a backup, or move it away"
@@ -210,6 +209,10 @@ class SqliteLedger:
         values = self._read(GET_RUN, run)
         return Row(values[0]) if values else None
 
+    def recorded(self, runs: "Sequence[str]") -> "set[str]":
+        """Those of these runs that are there."""
+        return self._run(lambda db: recorded(db, runs))
+
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
         """Runs for people, newest first, optionally of one job and in one state."""
         wanted = [(column, value) for column, value in (("job", job), ("state", state)) if value]
@@ -328,20 +331,7 @@ class SqliteLedger:
 
     def integrity(self) -> list[str]:
         """The problems that SQLite finds in the file; nothing if it is intact."""
-
-        def check(db: sqlite3.Connection) -> list[str]:
-            give_up_at = time.monotonic() + INTEGRITY_LIMIT_S
-            db.set_progress_handler(lambda: time.monotonic() > give_up_at, 100_000)
-            try:
-                return [str(line) for (line,) in db.execute("PRAGMA integrity_check(20)") if line != "ok"]
-            except sqlite3.DatabaseError as exc:
-                if _code(exc) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                    return [str(exc)]
-                raise
-            finally:
-                db.set_progress_handler(None, 0)
-
-        return self._run(check)
+        return self._run(problems)
 
     # ---- one transaction
 

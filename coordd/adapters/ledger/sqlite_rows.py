@@ -5,6 +5,7 @@ A part of the sqlite_ledger adapter, and loaded by the runner before it starts a
 # ruff: noqa: S608 - only column names and states from core.ledger.rows are put into SQL text; values never are
 
 import sqlite3
+import time
 
 from coordd.core.ledger.rows import (
     ACTIVATION_COLUMNS,
@@ -37,8 +38,11 @@ from coordd.errors import BadRowError, RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
+
+# Timeout (seconds) of an integrity check of a large ledger.
+INTEGRITY_LIMIT_S = 30.0
 
 # SQLite's application id of our files ("CDL1").
 APPLICATION_ID = 0x43444C31
@@ -378,3 +382,23 @@ def add(db: sqlite3.Connection) -> None:
 
 def _has(db: sqlite3.Connection, table: str, column: str) -> bool:
     return column in {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
+
+
+def recorded(db: sqlite3.Connection, runs: "Sequence[str]") -> "set[str]":
+    """Those of these runs that have a row."""
+    places = ", ".join("?" * len(runs))
+    return {str(run) for (run,) in db.execute(f"SELECT run FROM runs WHERE run IN ({places})", tuple(runs))}
+
+
+def problems(db: sqlite3.Connection) -> list[str]:
+    """What SQLite finds wrong with the file; nothing if it is intact."""
+    give_up_at = time.monotonic() + INTEGRITY_LIMIT_S
+    db.set_progress_handler(lambda: time.monotonic() > give_up_at, 100_000)
+    try:
+        return [str(line) for (line,) in db.execute("PRAGMA integrity_check(20)") if line != "ok"]
+    except sqlite3.DatabaseError as exc:
+        if exc.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return [str(exc)]
+        raise
+    finally:
+        db.set_progress_handler(None, 0)

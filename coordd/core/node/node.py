@@ -38,7 +38,7 @@ from coordd.core.node.plans.backfills import Backfills
 from coordd.core.node.plans.reruns import Reruns
 from coordd.core.node.rulebook import Rulebook
 from coordd.core.node.shown import Shown
-from coordd.core.node.states import DRAINING, MINGLING, MOVES, READY, STARTING, STOPPING
+from coordd.core.node.states import DRAINING, HAPPENED, MINGLING, MOVES, READY, STARTING, STOPPING
 from coordd.core.node.vouching import Vouching
 from coordd.core.ready import Elected, Now, Outcome, Ready
 from coordd.core.runs.passing import Passing
@@ -52,9 +52,6 @@ from coordd.core.wire import events
 from coordd.core.wire.events import Action, Candidacy, Packet, Task, WorkerState
 
 W = TypeVar("W", bound=WorkerState)
-
-# The log word for a change of membership.
-HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}
 
 
 class Node(Shown):
@@ -348,6 +345,10 @@ class Node(Shown):
             kind, key = due
             if kind == "pursuit":
                 self.pursuits.timer(key, now)
+            elif kind == "line":
+                self.pursuits.line_moved(key, now)
+            elif kind == "ended":
+                self.pursuits.run_ended(key, now)
             elif kind == "election":
                 self._decided(self.elections.timer(now), now)
             elif kind == "lacking":
@@ -464,7 +465,7 @@ class Node(Shown):
         self.pursuits.heard(event, now)
         if not isinstance(event, (events.TaskSent, events.TaskReceived, events.TaskStarted)):
             self.pursuits.endings.heard(event, now)
-            self.pursuits.run_ended(event.name, now)
+            self.ctx.arm(now.mono, "ended", event.name)  # hundreds may end at one instant
             self.sweep.soon(now)
 
     # ---- steps

@@ -16,3 +16,6 @@ MOVES: dict[str, frozenset[str]] = {
     DRAINING: frozenset((READY, STOPPING)),
     STOPPING: frozenset(),
 }
+
+# The log word for a change of membership.
+HAPPENED = {"join": "joined", "leave": "left", "lost": "lost"}

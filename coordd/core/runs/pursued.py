@@ -295,8 +295,7 @@ class Line(Phases):
                 self._again(first, (1 + (first.rank or 0)) * self._ctx.stagger_s, first.why, now)
         known = self._ctx.jobs.get(job)
         if known is not None and known.pool:
-            for pursuit in self._first(f"pool {known.pool}"):
-                self._sooner(pursuit, (1 + (pursuit.rank or 0)) * self._ctx.stagger_s, now)
+            self.line_moved(f"pool {known.pool}", now)
 
     def _limited(self, pursuit: Pursuit, answer: Answer, now: Now) -> None:
         """The ledger said: not now."""
@@ -310,9 +309,14 @@ class Line(Phases):
         pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
 
     def _left_line(self, pursuit: Pursuit, now: Now) -> None:
-        """It does not wait for slots any more: others are among the first now."""
-        slots, pursuit.slots = pursuit.slots, ""
-        for other in self._first(slots) if slots else ():
+        """It does not wait for slots any more. Hundreds may leave at one instant: after it, their line is looked at."""
+        if pursuit.slots:
+            self._ctx.arm(now.mono, "line", pursuit.slots)
+            pursuit.slots = ""
+
+    def line_moved(self, slots: str, now: Now) -> None:
+        """Runs do not wait for these slots any more, or one may be free: the first that wait ask soon."""
+        for other in self._first(slots):
             self._sooner(other, (1 + (other.rank or 0)) * self._ctx.stagger_s, now)
 
     def _first(self, slots: str) -> list[Pursuit]:
@@ -532,7 +536,7 @@ class Line(Phases):
 
     def _budget_left(self, job: Job) -> bool:
         """Drivers that compute, drivers that wait, and calls of hooks are counted apart."""
-        claimed = [p.claimed for p in self._claims() if p.claimed is not None]
+        claimed = [p.claimed for p in self.open_claims if p.phase == CLAIMING and p.claimed is not None]
         if job.name.startswith(HOOK):  # a node that is full still calls its hooks
             calls = sum(run.startswith(HOOK) for run in self.running)
             return calls + sum(one.name.startswith(HOOK) for one in claimed) < HOOKS_HERE
@@ -541,10 +545,6 @@ class Line(Phases):
         left = used < (self._ctx.settings.budget_cluster if job.waits else self._ctx.computing)
         self.short = self.short or not (left or job.waits)
         return left
-
-    def _claims(self) -> list[Pursuit]:
-        """The runs that are asked for at present."""
-        return [p for p in self.open_claims if p.phase == CLAIMING]
 
     def _registration(self, action: Action, job: Job) -> Registration:
         return Registration(

@@ -78,7 +78,7 @@ class RunnerEvents:
         self._ctx.processed += 1
         self._pursuits.endings.heard(event, now)
         self._pursuits.gone(launch.run, launch.token, now)
-        self._pursuits.run_ended(launch.job, now)
+        self._ctx.arm(now.mono, "ended", launch.job)
         self._sweep.soon(now)
 
     def _lost(self, launch: Launch, reason: str, now: Now) -> None:

@@ -31,6 +31,9 @@ QUESTION_MAX = 250
 TAKEN_MAX = 1000
 AT_A_TIME = 200
 
+# How long (seconds) the number of open runs counts, less those that were taken since.
+COUNTED_S = 1.0
+
 # What people are shown of each: arrivals that wait, those that were refused, and the last ones that were taken.
 SHOWN_MAX = 20
 
@@ -51,6 +54,8 @@ class Taker:
         # Those whose runs are recorded, perhaps only on this node's disk, and those that can start none.
         self._consumed: set[str] = set()
         self._life = ""  # of the ledger that had these runs
+        self._room = 0
+        self._counted_at = 0.0
         self.waiting: list[Arrival] = []
         self.refused: dict[str, str] = {}  # of the last look: arrival -> why it can start no run
         self.recent: deque[dict[str, Any]] = deque(maxlen=SHOWN_MAX)
@@ -58,6 +63,7 @@ class Taker:
 
     def forget(self) -> None:
         """Another node looks now: what is known here may be old."""
+        self._room = 0
         self._consumed.clear()
         self.recorded.clear()
         self.impossible.clear()
@@ -108,7 +114,9 @@ class Taker:
         for some in _parts(arrivals, QUESTION_MAX):
 
             def read(ledger: Ledger, some: Sequence[Arrival] = some) -> list[str]:
-                return [one.key for one in some if ledger.run(self._run_of(one)) is not None]
+                runs = {one.key: self._run_of(one) for one in some}
+                there = ledger.recorded(list(runs.values()))
+                return [key for key, run in runs.items() if run in there]
 
             self.recorded.update(found := await self._ledger.query(read))
             self._consumed.update(found)
@@ -128,7 +136,11 @@ class Taker:
         job = self._driver.node.jobs.get(self.job)
         if job is None or may_start(self._driver, job):
             return 0
-        return max(0, self.trigger.max_open - await self._open_runs())
+        now = self._driver.now().mono
+        if not self._room or now - self._counted_at > COUNTED_S:
+            self._room = max(0, self.trigger.max_open - await self._open_runs())
+            self._counted_at = now
+        return self._room
 
     async def _open_runs(self) -> int:
         """How many runs of the job are open, up to the limit."""
@@ -148,6 +160,7 @@ class Taker:
             self.impossible[arrival.key] = str(exc)
             self._consumed.add(arrival.key)
             return
+        self._room = max(0, self._room - 1)
         if reply.kind not in ("", "conflict"):  # conflict: it was taken under an earlier definition
             return
         self._consumed.add(arrival.key)

@@ -39,13 +39,13 @@ def measure(*, quick: bool) -> list[Figure]:
             until(lambda: _recovered(nodes), "the ledger is used", limit_s=RECOVERED_S)
             time.sleep(SETTLE_S)
             before = _cpu_s(nodes)
-            began = time.perf_counter()
+            began, own = time.perf_counter(), time.process_time()
             waits, others = callers(port, calls)
-            lasted = time.perf_counter() - began
+            lasted, own = time.perf_counter() - began, time.process_time() - own
             used = _cpu_s(nodes) - before
             rows = len(RedisLedger(store.url, RECOVERED_S, cluster="default").runs(job="load", limit=calls + 1))
     said = f"{others} not answered with 202, {rows} rows; load {os.getloadavg()[0]:.1f}"
-    detail = f"{calls} calls on {CONNECTIONS} connections, {said}"
+    detail = f"{calls} calls on {CONNECTIONS} connections, {own / calls * 1e3:.2f} ms of the callers for each, {said}"
     return [
         Figure(SECTION, "accepted in a second, callers on the same cores", calls / lasted, "/s", 1000, ">=", detail,
                {"milliseconds": summary(waits, 1e3)}),

@@ -188,6 +188,13 @@ def test_how_long_ago_a_run_ended_after_which_some_others_did(nodes: Nodes) -> N
     assert nodes.ledger.ended_ago(3) is None
 
 
+def test_which_of_many_runs_are_there_is_one_question(nodes: Nodes) -> None:
+    for run in ("a#1", "b#1"):
+        nodes.ask(Register(of=nodes.of(run)))
+    assert nodes.ledger.recorded(["a#1", "a#2", "b#1"]) == {"a#1", "b#1"}
+    assert nodes.ledger.recorded([]) == set()
+
+
 def test_people_list_runs_newest_first(nodes: Nodes) -> None:
     for run in ("a#1", "b#1", "a#2"):
         nodes.ask(Register(of=nodes.of(run)))

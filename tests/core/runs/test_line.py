@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest import mock
 
 from msgspec import structs
 from support.small_cluster import SETTINGS, Lone, asked_for, job
@@ -11,7 +12,8 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import FINISHED, LIMITED, OK, PENDING, SUCCESS
-from coordd.core.runs.pursued import BACKOFF_MAX_S
+from coordd.core.runs.pursued import BACKOFF_MAX_S, Line
+from coordd.core.wire.events import TaskRejected
 
 FULL = Answer(LIMITED, by="pool heavy: 4 of 4 run", in_s=LIMIT_RETRY_S)
 RUNS = 12
@@ -73,3 +75,18 @@ def test_the_end_of_a_run_in_the_pool_wakes_the_first() -> None:
     lone.wait(0.1)
 
     assert [claim.of.run for claim in lone.waiting(Claim)] == ["job00#1"]
+
+
+def test_the_line_is_looked_at_once_for_all_that_leave_it_or_end_at_one_instant() -> None:
+    lone = waiting()
+    with mock.patch.object(Line, "_first", autospec=True, side_effect=Line._first) as looks:
+        for pursuit in list(lone.node.pursuits.pursuits.values())[:-1]:
+            lone.do(lone.node.pursuits._over, pursuit, SUCCESS)
+            run = pursuit.action.run
+            told = TaskRejected(uuid=run, name=pursuit.action.job, run=run, attempt=0, token=1, node="b.1", fire_at=0.0)
+            lone.hear("b.1", told)
+        assert looks.call_count == 0
+        lone.wait(0.0)
+    assert looks.call_count == 1 + (RUNS - 1), "of the pool once, and once for each job of which a run has ended"
+    lone.wait(0.1)
+    assert [claim.of.run for claim in lone.waiting(Claim)] == ["job11#1"]

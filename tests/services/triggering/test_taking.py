@@ -31,6 +31,8 @@ class Machine:
         self.refuses = ""
         self.durable = "ledger"
         self.triggered: list[Registration] = []
+        self.counted = 0  # how often open runs were counted
+        self.mono = 1.0
         made = job("j", triggers=(trigger,), params={"file": ""}, overlap="allow", dedupe=of)
         self.node = SimpleNamespace(
             jobs={"j": made},
@@ -43,17 +45,18 @@ class Machine:
         self.taker = Taker("j", trigger, this, this)
 
     def now(self) -> Now:
-        return Now(1.0, EPOCH)
+        return Now(self.mono, EPOCH)
 
     async def query(self, call: Any) -> Any:
         if self.down:
             raise UnavailableError("no ledger")
         return call(self)
 
-    def run(self, run: str) -> str | None:
-        return self.rows.get(run)
+    def recorded(self, runs: list[str]) -> set[str]:
+        return self.rows.keys() & runs
 
     def runs(self, *, job: str, state: str, limit: int) -> list[str]:
+        self.counted += state == "pending"
         return [run for run, said in self.rows.items() if said == state][:limit]
 
     async def trigger(self, of: Registration) -> Reply:
@@ -91,6 +94,20 @@ def test_arrivals_are_taken_while_there_is_room_and_the_others_wait() -> None:
     assert machine.taken == runs("a", "b", "c", "d")
     assert machine.taker.counts == {"taken": 4, "refused": 0}
     assert [of.args for of in machine.triggered][3] == '{"file": "d"}'
+
+
+def test_open_runs_are_counted_when_no_room_is_left_or_after_a_while() -> None:
+    machine = Machine()
+    machine.take("a")
+    machine.take("a", "b")
+    assert machine.counted == 1
+    machine.rows["j#another"] = "pending"
+    machine.mono += 2 * module.COUNTED_S
+    machine.take("a", "b", "c")
+    assert (machine.counted, machine.taken) == (2, runs("a", "b"))
+    machine.rows.pop("j#another")
+    machine.take("a", "b", "c")
+    assert (machine.counted, machine.taken) == (3, runs("a", "b", "c"))
 
 
 def test_what_another_node_took_is_not_taken_again() -> None:

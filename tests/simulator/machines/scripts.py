@@ -8,7 +8,7 @@ scripts find another replication id.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from support.stepped_redis import rewritten
@@ -81,6 +81,9 @@ class ScriptedLedger:
 
     def run(self, run: str) -> Row | None:
         return self._redis.run(run) if self._left is None else self._left.get(run)
+
+    def recorded(self, runs: Sequence[str]) -> set[str]:
+        return self._redis.recorded(runs) if self._left is None else self._left.keys() & runs
 
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
         if self._left is not None:
