@@ -21,7 +21,7 @@ from redis import Redis
 from support import servers
 from system.lab.cluster import Cluster, cluster_of
 
-from arrivals.play import JOB, STANDSTILL_S, Kills, Verdict
+from arrivals.play import JOB, REST_AFTER_S, STANDSTILL_S, Kills, Verdict
 
 # The job whose runs take the room of all nodes.
 HOLDER = "holder"
@@ -140,7 +140,7 @@ def play(plan: Plan, say: Callable[[str], None] = lambda _text: None) -> Verdict
             sender.turn(sender_rows)
             if time.monotonic() - began > plan.last_s:
                 sender.rows = sender.sent
-            kills.turn(time.monotonic())
+            kills.turn(time.monotonic(), rest=time.monotonic() - moved_at > REST_AFTER_S)
             if time.monotonic() - looked_at >= LOOK_S:
                 before, rows = rows, _count(ledger)
                 looked_at = time.monotonic()
