@@ -28,8 +28,8 @@ ROWS_EVERY_S = 2.0
 # How long (seconds) nothing may happen before the round is given up.
 STANDSTILL_S = 300.0
 
-# After so long (seconds) without a step forward no node is killed until there is one: a node must live long enough to
-# start, and to watch the lease of a killed one to its end before it takes a run over.
+# When nothing has moved for this time (seconds), no node is killed until something does: a node must live long enough
+# to start, and to watch the lease of a killed one to its end before it takes a run over.
 REST_AFTER_S = 2 * ROWS_EVERY_S
 
 
