@@ -51,6 +51,10 @@ class UnavailableError(CoorddError):
     """A dependency (ledger, bus, disk) did not answer; the caller may try again."""
 
 
+class FullError(UnavailableError):
+    """A ledger that has no room for another row. It answers everything that needs none."""
+
+
 class ForeignLedgerError(UnavailableError):
     """A ledger that this caller has not used before: its answers would be about other runs."""
 

@@ -65,7 +65,10 @@ class Ledger(Protocol):
         """
 
     def prune(self, keep_s: float, limit: int = 1000) -> int:
-        """Forget at most ``limit`` runs that ended over ``keep_s`` ago by the ledger's clock; returns how many."""
+        """Forget at most ``limit`` runs that ended over ``keep_s`` ago by the ledger's clock; returns how many.
+
+        With the limit 0 it asks whether the ledger would write a new row: raises UnavailableError if not.
+        """
 
     def close(self) -> None: ...
 

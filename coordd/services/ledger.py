@@ -26,6 +26,7 @@ from coordd.errors import (
     BadRowError,
     ConfigError,
     ForeignLedgerError,
+    FullError,
     LedgerClosedError,
     RefusedError,
     UnavailableError,
@@ -98,6 +99,7 @@ class LedgerService:
         self._refused = ""  # FOREIGN or CLOSED, if that is why it is not up
         self._recovering_until = 0.0
         self._writes_fail = False  # a locked SQLite file still answers readers
+        self._full = ""  # why it writes no new row, if it does everything else
         self.breaker = Breaker("ledger")
         self.error = ""
         # Called, also in a thread, with the operation and how long (seconds) its answer took; those of a batch take as
@@ -256,7 +258,7 @@ class LedgerService:
         try:
             answers = await ledger.ask_here([question.request for question in batch])
         except (UnavailableError, ConfigError) as exc:
-            self._refused = refused_as(exc)
+            self._refused, self._full = refused_as(exc), full_as(exc)
             self._writes_fail = True
             return str(exc) or "it did not answer"
         except Exception as exc:
@@ -293,7 +295,7 @@ class LedgerService:
             if not self._up:
                 self._check_writes(ledger, op)
         except (UnavailableError, ConfigError) as exc:  # configError: its file has become something else
-            self._refused = refused_as(exc)
+            self._refused, self._full = refused_as(exc), full_as(exc)
             self._writes_fail = self._writes_fail or op != ListOpen.op
             return str(exc) or "it did not answer"  # every other request in the batch would wait as long
         return ""
@@ -329,8 +331,13 @@ class LedgerService:
 
     def _check_writes(self, ledger: Ledger, op: str) -> None:
         """Runs in the thread: the ledger is back once the failed kind of operation works again."""
-        if op == ListOpen.op and self._writes_fail:
-            ledger.prune(0.0, 0)  # writes nothing, but takes the lock for writing
+        if op == ListOpen.op and (self._writes_fail or self._full):
+            try:
+                ledger.prune(0.0, 0)  # changes nothing, and needs the same as a new row: the lock, or memory
+            except FullError as exc:
+                self._full = str(exc)
+            else:
+                self._full = ""
         self._writes_fail = False
 
     def _judge(self, permit: int, failure: str, took_s: float = 0.0) -> None:
@@ -345,9 +352,9 @@ class LedgerService:
             kind = TIMEOUT if late else FAILURE
             breaker.failed(permit, failure, now, random.random(), kind)  # noqa: S311  # only keeps nodes out of step
         else:
-            if not self._up:
+            if not self._up and not self._full:
                 log.info("ledger.answered")
-            self._up, self.error = True, ""
+            self._up, self.error = not self._full, self._full
             if late and breaker.counts(SLOW):
                 reason = f"it answered after {took_s:.1f} s"
                 breaker.failed(permit, reason, now, random.random(), SLOW)  # noqa: S311  # the same
@@ -399,6 +406,11 @@ def refused_as(exc: Exception) -> str:
     if isinstance(exc, ForeignLedgerError):
         return FOREIGN
     return CLOSED if isinstance(exc, LedgerClosedError) else ""
+
+
+def full_as(exc: Exception) -> str:
+    """Why the ledger writes no new row; "" if that is not what it said."""
+    return str(exc) if isinstance(exc, FullError) else ""
 
 
 def boottime() -> float:

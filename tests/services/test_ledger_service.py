@@ -17,7 +17,7 @@ from coordd.core.ledger.requests import Claim, ListOpen, Prune, Register
 from coordd.core.ledger.runner_requests import Request
 from coordd.core.ledger.words import OK, RECOVERING, UNAVAILABLE, AttemptNumber
 from coordd.core.ready import LedgerRequest
-from coordd.errors import UnavailableError
+from coordd.errors import FullError, UnavailableError
 from coordd.services import ledger as module
 from coordd.services.ledger import LedgerService
 
@@ -33,6 +33,7 @@ class FakeLedger:
         self.asked: list[str] = []
         self.failure = ""
         self.fails_on: tuple[str, ...] = ()
+        self.fails_with: type[UnavailableError] = UnavailableError
         self.answers: dict[str, Any] = {}
         self.hold: threading.Event | None = None
 
@@ -42,7 +43,7 @@ class FakeLedger:
         if self.hold is not None:
             self.hold.wait(DEADLINE_S)
         if self.failure and (not self.fails_on or op in self.fails_on):
-            raise UnavailableError(self.failure)
+            raise self.fails_with(self.failure)
         return self.answers.get(op, Answer(OK))
 
     def run(self, run: str) -> None:
@@ -219,6 +220,21 @@ def test_a_ledger_that_is_locked_is_not_back_because_it_can_be_read(clock: list[
 
     assert (service.state, service.breaker.state) == ("unavailable", OPEN)
     assert query(service, lambda one: one.run("sales#1")) is None  # people may still look
+
+
+@pytest.mark.parametrize("others", [("open",), ("open", "open"), ("claim",), ("open", "claim")])
+def test_a_full_ledger_is_not_back_because_it_does_what_needs_no_memory(others: tuple[str, ...]) -> None:
+    ledger = FakeLedger()
+    ledger.failure, ledger.fails_on, ledger.fails_with = "memory is full", ("register", "prune"), FullError
+    service = service_of(ledger)
+    for _ in range(2 * FAILURES_MAX):
+        assert ask(service, "register") == [UNAVAILABLE]
+        assert ask(service, *others) == [OK] * len(others)
+        assert (service.state, service.error, service.breaker.state) == ("unavailable", "memory is full", "closed")
+
+    ledger.failure = ""
+    ask(service, "open")
+    assert (service.state, service.error) == ("connected", "")
 
 
 def test_a_stuck_thread_is_left_behind_and_counts_as_a_failure() -> None:

@@ -4,7 +4,7 @@ import os
 import time
 
 from coordd.adapters.ledger.resp import Address, Connection, Problem, Tls, shown
-from coordd.errors import ConfigError, ForeignLedgerError, LedgerClosedError, UnavailableError
+from coordd.errors import ConfigError, ForeignLedgerError, FullError, LedgerClosedError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -216,13 +216,16 @@ class Server:
                 " use that version, or another database or cluster name"
             )
         meaning = MEANING.get(problem.word, "it refused")
-        if "OOM command not allowed" in problem.text:  # before version 7 a script's errors begin with ERR
+        # Before version 7 a script's errors begin with ERR.
+        full = problem.word == "OOM" or "OOM command not allowed" in problem.text
+        if full:
             meaning = MEANING["OOM"]
         if "unauthenticated" in problem.text:  # for a long command before the login
             meaning = MEANING["NOAUTH"]
         if "unpermitted" in problem.text or "can't run this command" in problem.text or "NOPERM" in problem.text:
             meaning = MEANING["NOPERM"]
-        return UnavailableError(f"ledger {name}: {meaning} ({problem.text[:300]})")
+        kind = FullError if full else UnavailableError
+        return kind(f"ledger {name}: {meaning} ({problem.text[:300]})")
 
 
 def _share(deadline: float, others: int) -> float:

@@ -19,7 +19,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Activate, Cancel, Claim, ListOpen, Register, Resolve, Revoke, Suspend
 from coordd.core.ledger.runner_requests import Grant, Restore
 from coordd.core.ledger.words import AttemptNumber
-from coordd.errors import UnavailableError
+from coordd.errors import FullError, UnavailableError
 
 RUN = "sales#1"
 QUARANTINE_S = 40.0
@@ -174,6 +174,18 @@ def test_forgetting_old_runs_makes_room(full: Full) -> None:
     assert full.ledger.prune(0.0) == 2  # the first one moves the horizon, so its first write needs memory
     assert full.ledger.runs() == []
     assert full.nodes.opened("sales").jobs["sales"].horizon == pytest.approx(due)
+
+
+def test_a_full_server_says_that_it_writes_no_new_row_and_changes_nothing(full: Full) -> None:
+    full.nodes.report(full.started())
+    before = full.everything()
+    assert full.ledger.prune(0.0, 0) == 0
+    full.fill()
+    with pytest.raises(FullError, match="memory is full"):
+        full.ledger.prune(0.0, 0)
+    full.room()
+    assert full.ledger.prune(0.0, 0) == 0
+    assert full.everything() == before
 
 
 def test_a_full_server_that_was_restarted_goes_on_with_running_jobs(full: Full) -> None:

@@ -2,7 +2,7 @@
 --
 -- KEYS and the first ARGV: shared/begin.lua. Then:
 --   keep_s            seconds; what ended longer ago is forgotten
---   limit             number; of runs, at the most
+--   limit             number; of runs, at the most. 0: nothing changes, but a ledger that writes no new row refuses it
 -- Answers:
 --   ok                token; how many were forgotten
 --   bad               by; a row that is needed is damaged: which, and how
@@ -26,6 +26,8 @@ local function drop_run(row)
 end
 
 local before, limit = now - take_number(), take_number()
+-- With the limit 0 it changes nothing, and asks whether a new row would be written: a full memory refuses this.
+if limit == 0 then redis.call('HSET', prefix .. 'meta', 'schema', SCHEMA) end
 local count, from = 0, 0
 while count < limit do
   -- Those that were revoked far ahead of their time stay; they are few.
