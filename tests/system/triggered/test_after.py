@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from system.lab.cluster import cluster_of
+from system.lab.cluster import Node, cluster_of
 from system.lab.processes import until
+from system.lab.secured import TIMING, never_twice
+
+
+def coordctl(node: Node, *words: str) -> str:
+    """What the command prints."""
+    program = "from coordd.cli.coordctl import main; main()"
+    argv = [sys.executable, "-c", program, "--socket", str(node.socket), *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 @pytest.mark.parametrize("backend", ["embedded", "production"])
@@ -99,3 +110,38 @@ def test_a_parent_is_replayed_with_its_children_although_its_node_is_killed_befo
         assert (shown["parents"], shown["rerun_of"]) == (["parent#x"], "parent#x/1")
         assert "runs once more after child#x" in victim.why("grand#x")
         assert "ran parent#x/1 again, with its children" in victim.why("grand#x")
+
+
+@pytest.mark.production
+def test_a_run_is_run_again_with_its_children_although_its_node_loses_power() -> None:
+    with cluster_of(3, backend="production", **TIMING) as cluster:
+        cluster.job("parent", "until", cluster.go("parent"))
+        cluster.job("child", "sleep", 0.1, after=["parent"])
+        cluster.job("grand", "sleep", 0.1, after=["child"])
+        first = cluster.start().nodes[0]
+        cluster.go("parent").touch()
+        first.call("run.trigger", job="parent", id="x")
+        cluster.becomes("grand#x", "success")
+
+        cluster.go("parent").unlink()
+        said = coordctl(first, "run", "rerun", "parent#x", "--with-children")
+        assert said.splitlines() == ["parent#x is tried again: attempt 1", "then child#x", "then grand#x"]
+        victim = cluster.owner("parent#x", 1)
+        victim.kill_family()
+        assert cluster.owner("parent#x", 2) is not victim
+        assert (len(cluster.starts("child#x")), len(cluster.starts("grand#x"))) == (1, 1), "their parent has not ended"
+        cluster.go("parent").touch()
+
+        cluster.started("grand#x", 1)
+        cluster.becomes("grand#x", "success")
+        victim.start()
+        left = cluster.meet().nodes[-1]
+        for run, attempts in (("parent#x", [0, 1, 2]), ("child#x", [0, 1]), ("grand#x", [0, 1])):
+            assert [one.attempt for one in cluster.starts(run)] == attempts, run
+            assert cluster.row(run)["state"] == "success", run
+        ends = {(one.run, one.attempt): one.at for one in cluster.entries() if one.word == "end"}
+        assert ends["parent#x", 2] < cluster.started("child#x", 1).at
+        assert ends["child#x", 1] < cluster.started("grand#x", 1).at
+        assert [one["state"] for one in cluster.attempts("parent#x")] == ["success", "lost", "success"]
+        assert left.call("run.show", id="child#x")["rerun_of"] == "parent#x/1"
+        never_twice(cluster)
