@@ -1,4 +1,4 @@
-"""Tests that wait most of the time, those with RabbitMQ and Redis among them: two of them run at a time."""
+"""Tests that wait most of the time, those with RabbitMQ and Redis among them: three of them run at a time."""
 
 from __future__ import annotations
 
@@ -29,12 +29,24 @@ PAIRED_FILES = (
     "test_triggers.py",
     "test_arrivals.py",
     "test_retries.py",
+    "test_breakers.py",
+    "test_wire.py",
+    "test_inputs.py",
+    "test_holds.py",
+    "test_backfill.py",
+    "test_dedupe.py",
+    "test_after.py",
+    "test_exec.py",
+    "test_why.py",
+    "test_single.py",
+    "test_bad_disks.py",
+    "test_runner_deaths.py",
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "production: on RabbitMQ and Redis")
-    config.addinivalue_line("markers", "paired: it waits most of the time; two of these run at a time")
+    config.addinivalue_line("markers", "paired: it waits most of the time; three of these run at a time")
     config.addinivalue_line("markers", "hosts: more of what may become of an installation, only by `make hosts`")
 
 
