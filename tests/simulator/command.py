@@ -76,7 +76,7 @@ class Sums:
     acts: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
     transitions: Counter[str] = field(default_factory=Counter)
-    excused: Counter[str] = field(default_factory=Counter)  # by the excuse's name
+    excused: Counter[str] = field(default_factory=Counter)  # by the excuse's name, as far as it is counted
     kinds: Counter[str] = field(default_factory=Counter)  # worlds by their kind
     failed: list[tuple[int, str]] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ class Sums:
         self.acts += world.acts
         self.answers += world.answers
         self.transitions.update(f"{was or '-'} > {is_}" for was, is_ in world.judge.transitions)
-        self.excused += world.judge.excused
+        self.excused += excuses.counted(world.judge.excused)
         self.scripted += world.server.scripts is not None
         self.kinds[excuses.FORGETFUL if world.plan.forgets else excuses.KEEPING] += 1
         if verdict:

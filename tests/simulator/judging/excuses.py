@@ -17,6 +17,10 @@ ANY = "any"
 # This many excuses above the budget prove nothing, for any number of worlds.
 FEW = 3
 
+# Of one world no more than this many are counted of an excuse: one odd clock excuses every run that it touches. A defect
+# behind an excuse shows in many worlds.
+FROM_ONE_WORLD = 3
+
 
 @dataclass(frozen=True)
 class Excuse:
@@ -169,6 +173,11 @@ EXCUSES = (
     DUE_AGAIN,
     LIED_TO,
 )
+
+
+def counted(granted: Counter[str]) -> Counter[str]:
+    """What counts of the excuses of one world."""
+    return Counter({name: min(times, FROM_ONE_WORLD) for name, times in granted.items()})
 
 
 def exceeded(granted: Counter[str], worlds: Counter[str]) -> list[str]:

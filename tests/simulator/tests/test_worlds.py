@@ -190,6 +190,12 @@ def test_a_budget_that_is_passed_is_named() -> None:
         assert one.why in told
 
 
+def test_one_world_alone_passes_no_budget() -> None:
+    worlds, often = Counter({excuses.KEEPING: 200}), Counter({one.name: 1000 for one in excuses.EXCUSES})
+    assert excuses.exceeded(excuses.counted(often), worlds) == []
+    assert len(excuses.exceeded(sum([excuses.counted(often)] * 200, Counter()), worlds)) == len(excuses.EXCUSES)
+
+
 def test_a_failure_is_made_small() -> None:
     """A gate that opens early, in a world in which many other things happen."""
     from simulator import mutants
