@@ -24,12 +24,12 @@ from support import components
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 
-# phase -> (what it shows, pytest's arguments). One process more than a machine of two cores has: each waits now and then.
+# phase -> (what it shows, pytest's arguments)
 PHASES: dict[str, tuple[str, list[str] | None]] = {
     "check": ("format, lint, types", None),
     "core": (
         "the core, ports and adapters, the simulator",
-        ["-n", "3", "--dist", "worksteal", "tests", "--ignore", "tests/history", "--ignore", "tests/system"],
+        ["-n", "auto", "--dist", "worksteal", "tests", "--ignore", "tests/history", "--ignore", "tests/system"],
     ),
     "history": ("the pipeline on Spark", ["tests/history"]),
     "system": ("real daemons, runners, Spark, systemd", ["tests/system", "-m", "not paired and not hosts"]),

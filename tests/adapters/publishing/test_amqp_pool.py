@@ -16,7 +16,7 @@ from coordd.adapters.publishing.amqp_link import REPEATED
 from coordd.adapters.publishing.amqp_pool import CONNECTIONS_MAX, REFUSED, TIMED_OUT, AmqpPool
 from coordd.config.hooks.delivery import Delivered, Delivery
 
-LIMIT_S = 90.0
+LIMIT_S = 240.0
 QUEUE = "letters"
 
 

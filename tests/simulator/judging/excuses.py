@@ -17,8 +17,8 @@ ANY = "any"
 # This many excuses above the budget prove nothing, for any number of worlds.
 FEW = 3
 
-# Of one world no more than this many are counted of an excuse: one odd clock excuses every run that it touches. A defect
-# behind an excuse shows in many worlds.
+# Of one world no more than this many are counted of an excuse: one odd clock excuses every run that it touches. A
+# defect behind an excuse shows in many worlds.
 FROM_ONE_WORLD = 3
 
 
