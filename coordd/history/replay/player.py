@@ -21,7 +21,6 @@ from coordd.core.ledger.rows import JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Gate, Registration, Renew, Report, Restore
 from coordd.core.ledger.words import (
-    ACTIVE,
     FAILURE,
     FINISHED,
     GATE_AHEAD_S,
@@ -250,12 +249,12 @@ class Player:
         return answer, ""
 
     def _end_unseen(self, record: Record, now: LedgerTime) -> str:
-        """End other runs without a later record: they were over. Returns their names."""
+        """End other runs without a later record, also those that waited: they were over. Returns their names."""
         later = self._incident.records[self._index :]
         told = {one.run for one in later}
         ended = []
         for row in list(self._store.open.values()):
-            if row.run not in told and row.run != record.run and row.state in ACTIVE:
+            if row.run not in told and row.run != record.run and row.state not in TERMINAL:
                 over = row.copy()
                 over.state, over.ended_at = REVOKED, now.wall
                 self._put(over)
