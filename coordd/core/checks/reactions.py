@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from coordd.core.checks.check import ABSTAIN, Check
+from coordd.core.checks.check import ABSTAIN, SUSPEND, Check
 from coordd.core.checks.state import BAD
 from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.rows import OF_CHECK, OF_JOB, Hold
@@ -28,16 +28,24 @@ def suspender(key: str) -> str:
     return f"{SUSPENDER}{key}"
 
 
-def forsaken(jobs: Mapping[str, Job], holds: Mapping[str, Hold]) -> Iterable[tuple[str, str]]:
-    """(job, key of a check) for each job that a check suspends of which the ledger tells nothing: no node that has it
-    has looked for long. It was removed, or no node has its tag any more.
+def forsaken(
+    jobs: Mapping[str, Job], holds: Mapping[str, Hold], checks: Mapping[str, Check], hostname: str
+) -> Iterable[tuple[str, str]]:
+    """(job, key of a check) for each job that a check suspends and is to let go: the ledger tells nothing of the check,
+    because no node that has it has looked for long; or this node looks for all, and there the check does not suspend
+    the job any more. ``checks``: those of coordd.toml, by name.
     """
-    for name in jobs:
+    for name, job in jobs.items():
         hold = holds.get(OF_JOB + name)
         if hold is not None and hold.by.startswith(SUSPENDER):
             key = hold.by.removeprefix(SUSPENDER)
-            if OF_CHECK + key not in holds:
+            told_of = holds.get(OF_CHECK + key)
+            if told_of is None or (told_of.by == hostname and not _suspends(job, key, checks)):
                 yield name, key
+
+
+def _suspends(job: Job, key: str, checks: Mapping[str, Check]) -> bool:
+    return any(check.key == key and then == SUSPEND for check, then in uses(job, checks))
 
 
 def uses(job: Job, checks: Mapping[str, Check]) -> Iterable[tuple[Check, str]]:

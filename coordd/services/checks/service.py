@@ -8,7 +8,7 @@ tells every node. When nobody has written that hold for a while, the others elec
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -368,21 +368,32 @@ class Checks:
 
     def _look_for_forsaken(self, nursery: trio.Nursery) -> None:
         """A check that is gone while it suspends a job lets it go. A node that has the check writes how it stands at
-        once where the ledger has nothing of it; so the ledger's silence, not this node's configuration, says so.
+        once where the ledger has nothing of it; so the ledger's silence, not this node's configuration, says so. That
+        a check is there and suspends the job no more is said by the node that looks for all.
         """
         node, now = self._driver.node, boottime()
         sees = node.state == "ready" and node.ledger_up and self._ledger.state == CONNECTED
-        found = reactions.forsaken(node.jobs, node.drains.holds) if sees else ()
+        found = self._forsaken_by(node.drains.holds) if sees else ()
         self._forsaken = {one: self._forsaken.get(one, now) for one in found}
         for (name, key), since in self._forsaken.items():
             if now - since > KEPT_S:
                 self._forsaken[name, key] = now
                 nursery.start_soon(self._let_go, node.jobs[name], key)
 
+    def _forsaken_by(self, holds: Mapping[str, Hold]) -> Iterable[tuple[str, str]]:
+        known, node = self.known(), self._driver.node
+        found = reactions.forsaken(node.jobs, holds, self._checks, node.hostname)
+        # What this node looked at and has no more may be looked at elsewhere: silence tells.
+        return [(name, key) for name, key in found if OF_CHECK + key not in holds or key in known]
+
     async def _let_go(self, job: Job, key: str) -> None:
         try:
             holds = await self._ledger.query(lambda ledger: ledger.ask(ListOpen(jobs=(job.name,), limit=1)).holds)
-            await self._resume(job, key, f"nobody looks at check {key} any more", holds, noted="")
+            seen = holds.get(OF_CHECK + key)
+            if seen is None:
+                await self._resume(job, key, f"nobody looks at check {key} any more", holds, noted="")
+            elif seen.by == self._driver.node.hostname:
+                await self._resume(job, key, f"check {key} does not suspend it any more", holds, noted=seen.note)
         except CoorddError as exc:  # the ledger is away: tried again later
             log.debug("check.not_let_go", check=key, job=job.name, reason=str(exc))
 

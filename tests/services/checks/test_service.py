@@ -283,6 +283,41 @@ def test_a_check_that_is_gone_lets_its_jobs_go_and_not_because_one_node_lacks_it
     assert b.audited == [f"job.resume sales: nobody looks at check {name} any more by check {name}"]
 
 
+@pytest.mark.parametrize("uses", [(Use("api", "warn"),), ()], ids=["another then", "no use any more"])
+def test_a_check_that_suspends_a_job_no_more_lets_it_go_and_only_its_checker_says_so(
+    monkeypatch: pytest.MonkeyPatch, uses: tuple[Use, ...]
+) -> None:
+    place = Place(monkeypatch)
+    a = Machine(place, "a", SHARED, sales=job(uses=(Use("api", "suspend"),)))
+    b = Machine(place, "b", SHARED, sales=job(uses=uses))  # it has the new file before the checker has it
+    a.sees = "unhealthy"
+    a.turn()
+    a.turn()
+    assert (by(place), place.holds[OF_JOB + "sales"].by) == ("a", "check api")
+
+    def passes(seconds: float) -> None:
+        for _ in range(int(seconds)):
+            place.mono += 1.0
+            a.around()
+            b.around()
+
+    passes(3 * KEPT_S)
+    assert (a.let_go, b.let_go) == ([], [])
+    a.node.jobs["sales"] = b.node.jobs["sales"]
+    passes(KEPT_S - 1)
+    assert a.let_go == []
+    passes(3.0)
+    assert ([one[1] for one in a.let_go], b.let_go) == (["api"], [])
+    seen = place.holds[OF_CHECK + "api"]
+    place.holds[OF_CHECK + "api"] = Hold(by="b", at=seen.at, note=seen.note)
+    trio.run(a.checks._let_go, *a.let_go[0])
+    assert OF_JOB + "sales" in place.holds, "another node is the checker meanwhile"
+    place.holds[OF_CHECK + "api"] = seen
+    trio.run(a.checks._let_go, *a.let_go[0])
+    assert OF_JOB + "sales" not in place.holds
+    assert a.audited[-1] == "job.resume sales: check api does not suspend it any more by check api"
+
+
 def test_what_a_person_suspends_or_another_check_holds_is_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(monkeypatch)
     b = Machine(place, "b", SHARED, sales=job(uses=(Use("api", "suspend"),)))
