@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import structlog
 import trio
+from msgspec.structs import replace
 
 from coordd.core.checks import reactions
 from coordd.core.checks.check import BUS, COMMAND, DISK, LEDGER, LOAD, MEMORY, REPORT, SUSPEND, Check
@@ -326,12 +327,13 @@ class Checks:
         before = unpack(hold.note) if hold is not None else Standing()
         standing = self._judged(check, before, result)
         if standing.is_bad and not before.is_bad:
+            # What an earlier checker wrote does not stand any more: if it was paused, it resumes nothing from now on.
+            await self._keep(check, replace(before, at=standing.at))
             for name in names:
-                if OF_JOB + name not in holds:
+                held = holds.get(OF_JOB + name)
+                if held is None or held.by == reactions.suspender(check.key):  # perhaps it was resumed meanwhile
                     await self._suspend(name, check, standing)
-        ends = self._driver.now().wall + KEPT_PERIODS * check.every_s + KEPT_S
-        note = pack(standing)
-        await self._ledger.write(Keep(key=key, held=True, by=node.hostname, uid=os.getuid(), until=ends, note=note))
+        note = await self._keep(check, standing)
         if standing.is_good or (before.is_bad and not standing.is_bad):
             for job in jobs:
                 suspended = holds.get(OF_JOB + job.name)
@@ -341,6 +343,13 @@ class Checks:
         if standing.state != before.state:
             self._driver.feed(node.look_again)
         return result
+
+    async def _keep(self, check: Check, standing: Standing) -> str:
+        """Write how a check stands; returns the note."""
+        ends = self._driver.now().wall + KEPT_PERIODS * check.every_s + KEPT_S
+        key, by, note = OF_CHECK + check.key, self._driver.node.hostname, pack(standing)
+        await self._ledger.write(Keep(key=key, held=True, by=by, uid=os.getuid(), until=ends, note=note))
+        return note
 
     async def _suspend(self, job: str, check: Check, standing: Standing) -> None:
         note, uid = reactions.told(check, standing.state, standing.text), os.getuid()

@@ -246,6 +246,29 @@ def test_a_checker_that_was_paused_does_not_resume_a_job_whose_check_is_bad_sinc
     assert OF_JOB + "sales" not in place.holds, "the one that looks now resumes it"
 
 
+def test_a_checker_that_was_paused_resumes_nothing_while_the_next_one_finds_the_check_bad(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its resumption comes at each moment between what the next one reads and what it writes."""
+    place = Place(monkeypatch)
+    b = Machine(place, "b", SHARED, sales=job(uses=(Use("api", "suspend"),)))
+    good = pack(Standing(state="healthy", at=place.wall - 20.0))
+    place.holds[OF_CHECK + "api"] = Hold(by="b", at=place.wall, note=good)
+    place.holds[OF_JOB + "sales"] = Hold(by="check api", at=place.wall)
+    late = Suspend(job="sales", suspended=False, by="check api", given=OF_CHECK + "api", noted=good)
+    write = place.write
+
+    async def beside(request: Any) -> Answer:
+        await write(late)
+        return await write(request)
+
+    monkeypatch.setattr(place, "write", beside)
+    b.sees = "unhealthy"
+    b.turn()
+    assert unpack(place.holds[OF_CHECK + "api"].note).is_bad
+    assert OF_JOB + "sales" in place.holds
+
+
 @pytest.mark.parametrize("name", ["api", "sales/own"])
 def test_a_check_that_is_gone_lets_its_jobs_go_and_not_because_one_node_lacks_it(
     monkeypatch: pytest.MonkeyPatch, name: str
