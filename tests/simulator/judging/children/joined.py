@@ -72,10 +72,10 @@ class Joined:
         world = self.world
         if child.schedule is None and group_of(row.run) != self._run_of(child, row):
             world.violate(f"AF {row.run} is a second run for the period of {self._run_of(child, row)}")
+        if not isinstance(row.by, str) or not row.by:  # by a claim: also when the ledger has forgotten the first row
+            world.violate(f"AF {row.run} was opened by no parent")
         if world.server.setbacks:
             return  # the ledger may have lost the rows of parents that nodes have seen
-        if not isinstance(row.by, str) or not row.by:
-            world.violate(f"AF {row.run} was opened by no parent")
         if any(group_of(end.run) != end.run for end in self._past):
             return  # a member of a group has begun again
         # A replay takes an end back. A node that started since reads only the rows, and counts from the ends in them.

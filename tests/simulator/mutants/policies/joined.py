@@ -12,6 +12,7 @@ from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.words import ABSENT, TERMINAL
 from coordd.core.node import following
 from coordd.core.node.following import Following
+from coordd.core.runs.pursued import Phases
 from simulator.mutants.mutant import Mutant, instead
 from simulator.policies import AFTER, RERUNS
 
@@ -54,6 +55,11 @@ def _each_node_opens_it(row: Any, _mark: str, _ended_at: float) -> bool:
 def _does_not_wait(real: Any, self: Any, item: Any) -> Any:
     found = real(self, item)
     return found if found.word != fate.WAITS else fate.Fate(fate.READY, "", (self._root,), float("inf"))
+
+
+@instead(Phases, "_has_row")
+def _as_any_triggered_run(real: Any, self: Phases, pursuit: Any, now: Any, **_: Any) -> None:
+    real(self, pursuit, now)
 
 
 MUTANTS = (
@@ -119,5 +125,13 @@ MUTANTS = (
         "AF",
         _the_first_is_the_group,
         (AFTER,),
+    ),
+    Mutant(
+        "a claim makes a row that parents had opened",
+        "jobs after jobs: only the ends of parents open a child",
+        "AF",
+        _as_any_triggered_run,
+        (AFTER,),
+        forgets=True,
     ),
 )
