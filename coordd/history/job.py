@@ -23,7 +23,7 @@ from coordd.errors import CoorddError
 from coordd.history.audit import CLOCK_SKEW_S
 from coordd.history.figures.collecting import collect, limits_of
 from coordd.history.pipeline import build
-from coordd.history.publishing import Owner, Staging, write_file
+from coordd.history.publishing import Owner, Staging, local, write_file
 from coordd.history.report import render
 from coordd.history.schema import LAYOUT
 from coordd.history.segments import LIST, list_text, read_before, snapshot
@@ -120,6 +120,8 @@ def days(text: str) -> int:
 def run(options: argparse.Namespace) -> None:
     """The whole pipeline. Raises ConfigError or RefusedError if there is nothing to read or no right to publish."""
     owner = Owner.of(os.environ)
+    options.output = local("--output", options.output)
+    options.report = local("--report", options.report) if options.report else None
     say(f"run {owner.run or '(by hand)'}, attempt {owner.attempt}, token {owner.token or '-'}")
     ours = SparkSession.getActiveSession() is None  # else another one made it, and stops it
     try:

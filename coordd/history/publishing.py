@@ -6,6 +6,7 @@ import fcntl
 import glob
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -51,9 +52,7 @@ class Staging:
     """A directory beside the output, named after the token, that replaces the output in one step or not at all."""
 
     def __init__(self, output: str, owner: Owner) -> None:
-        if "://" in output and not output.startswith("file://"):
-            raise ConfigError(f"--output {output}: not available in this version; give a local directory")
-        self.output = os.path.abspath(output.removeprefix("file://"))
+        self.output = local("--output", output)
         self.owner = owner
         self._read_inode: int | None = None  # of the output that the staged one adds to
         self._prefix = os.path.join(os.path.dirname(self.output), f".{os.path.basename(self.output)}.staging-")
@@ -162,6 +161,24 @@ class Staging:
             token = path.removeprefix(self._prefix).partition("-")[0]
             if token.isdigit() and int(token) < self.owner.token:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def local(option: str, path: str) -> str:
+    """The absolute path of a local file or directory, also from ``file:///PATH``.
+
+    Raises ConfigError for another scheme or host: what is there cannot be replaced in one step.
+    """
+    uri = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//([^/]*))?(?=/|$)", path)
+    if uri is None:
+        return os.path.abspath(path)
+    scheme, host, rest = uri[1].lower(), uri[3] or "", path[uri.end() :]
+    if scheme != "file" or host not in ("", "localhost") or not rest:
+        raise ConfigError(
+            f"{option} {path}: expected a local path or file:///PATH, found"
+            f" {f'the scheme {scheme}' if scheme != 'file' else f'the host {host!r}' if host else 'no path'};"
+            " give a local directory (it may be a mounted one), and copy it elsewhere after the run"
+        )
+    return os.path.abspath(rest)
 
 
 def write_file(path: str, text: str) -> None:

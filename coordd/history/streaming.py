@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from coordd.errors import ConfigError, CoorddError
+from coordd.history.publishing import local
 from coordd.history.segments import LIST
 
 # Segments in one batch: what is read and sorted at a time has a bound.
@@ -59,7 +60,7 @@ def follow(
                 failed.append(exc)  # Spark wraps it in an exception of its own
                 raise
 
-    if not os.path.exists(os.path.join(_local(output), LIST)):
+    if not os.path.exists(os.path.join(local("--output", output), LIST)):
         shutil.rmtree(checkpoint(output), ignore_errors=True)
     try:
         found = (
@@ -84,7 +85,7 @@ def follow(
 
 def checkpoint(output: str) -> str:
     """Where a stream into this output keeps what it has seen."""
-    path = _local(output)
+    path = local("--output", output)
     return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.stream")
 
 

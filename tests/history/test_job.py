@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyspark
@@ -14,15 +19,27 @@ from pyspark.sql import SparkSession
 from coordd.core.wire.merge import merge
 from coordd.history import job
 from coordd.history.schema import TABLES
+from coordd.history.segments import LIST
 from history.journals import busy_day
 
 RUN_TIMEOUT_S = 240
 DRIVER = os.path.abspath(job.__file__)
 
 
-def submit(tmp_path: Path, paths: list[str], output: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run the driver as coordd does."""
-    environ = {
+def command(paths: list[str], output: str, *more: str) -> list[str]:
+    """The driver's command line."""
+    return [
+        os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit"),
+        *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
+        *("--driver-java-options", "-XX:TieredStopAtLevel=1"),
+        *(DRIVER, "--journals", *paths, "--output", output, *more),
+    ]
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """What coordd gives to it."""
+    java = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
+    return {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "PYSPARK_PYTHON": sys.executable,
@@ -30,33 +47,44 @@ def submit(tmp_path: Path, paths: list[str], output: Path, *more: str) -> subpro
         "COORDD_RUN": "history@1",
         "COORDD_TOKEN": "17",
         "COORDD_ATTEMPT": "1",
+        **java,
     }
-    if "JAVA_HOME" in os.environ:
-        environ["JAVA_HOME"] = os.environ["JAVA_HOME"]
-    program = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
-    return subprocess.run(
-        [
-            program,
-            "--master",
-            "local[2]",
-            "--conf",
-            "spark.ui.enabled=false",
-            "--driver-java-options",
-            "-XX:TieredStopAtLevel=1",
-            DRIVER,
-            "--journals",
-            *paths,
-            "--output",
-            str(output),
-            *more,
-        ],
-        env=environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
+
+
+@contextlib.contextmanager
+def following(tmp_path: Path, paths: list[str], output: Path) -> Iterator[Callable[[str], list[str]]]:
+    """The driver as a stream that looks every second. Yields a reader: all lines up to one that begins so."""
+    with (
+        open(tmp_path / "stderr", "wb") as errors,
+        subprocess.Popen(
+            command(paths, str(output), "--stream", "1"),
+            env=environment(tmp_path),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as stream,
+    ):
+        assert stream.stdout is not None
+        limit = threading.Timer(RUN_TIMEOUT_S, os.killpg, (stream.pid, signal.SIGKILL))
+        limit.start()
+
+        def until(beginning: str) -> list[str]:
+            said = []
+            for line in stream.stdout or ():
+                said.append(line)
+                if line.startswith(beginning):
+                    return said
+            raise AssertionError(f"it ended: {''.join(said)}\n{(tmp_path / 'stderr').read_text()[-3000:]}")
+
+        try:
+            yield until
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it ended
+                os.killpg(stream.pid, signal.SIGTERM)
+            stream.wait()
+            limit.cancel()
 
 
 def columns_are_as_documented(spark: SparkSession, output: Path) -> None:
@@ -74,7 +102,15 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
     with open(os.path.join(paths[0], "current.jsonl"), "ab") as current:
         current.write(b'{"type":"task-sta')
     output, report = tmp_path / "out", tmp_path / "report.html"
-    done = submit(tmp_path, paths, output, "--report", str(report), "--pause-s", "0.1")
+    done = subprocess.run(
+        command(paths, f"file://{output}", "--report", f"file://{report}", "--pause-s", "0.1"),
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "pausing for 0.1 s in a Spark task" in done.stdout
     counts = {name: spark.read.parquet(f"file://{output}/{name}").count() for name in TABLES}
@@ -95,18 +131,30 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
     left = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".out"))
     assert left == [".out.staging-lock"]
 
-    # The open segment of one node is closed: as a stream, the driver adds it to what is there.
+    # The open segment of one node is closed; later, while the stream looks for more, that of another: each is added.
     os.rename(f"{paths[1]}/current.jsonl", f"{paths[1]}/00000002.jsonl")
-    again = submit(tmp_path, paths[1:2], output, "--stream", "now")
-    assert again.returncode == 0, again.stderr[-3000:]
-    assert "1 journal segments to read" in again.stdout
+    with following(tmp_path, paths[1:], output) as until:
+        assert "history: 1 journal segments to read" in "".join(until("history: done in"))
+        os.rename(f"{paths[2]}/current.jsonl", f"{paths[2]}/00000002.jsonl")
+        assert "history: 1 journal segments to read" in "".join(until("history: done in"))
     assert {name: spark.read.parquet(f"file://{output}/{name}").count() for name in TABLES} == counts
+    closed = {json.loads(line)[0] for line in (output / LIST).read_text().splitlines()}
+    assert {f"{paths[1]}/00000002.jsonl", f"{paths[2]}/00000002.jsonl"} <= closed
 
 
 def test_nothing_to_read_is_one_sentence_and_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert job.main(["--journals", str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 1
     assert "no journal segments (*.jsonl)" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_report_elsewhere_is_refused_before_anything_is_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--journals", str(tmp_path), "--output", str(tmp_path / "out"), "--report", "s3a://bucket/report.html"]
+    assert job.main(options) == 1
+    assert "--report s3a://bucket/report.html: expected a local path" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from coordd.errors import ConfigError, RefusedError, UnavailableError
 from coordd.history import publishing
-from coordd.history.publishing import Owner, Staging, write_file
+from coordd.history.publishing import Owner, Staging, local, write_file
 
 
 def owner(token: int, attempt: int = 0, job: str = "history") -> Owner:
@@ -101,8 +101,33 @@ def test_an_output_that_is_a_file_or_elsewhere_is_refused(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="not a directory"):
         publish(tmp_path / "file", owner(5), "x")
-    with pytest.raises(ConfigError, match="not available in this version"):
+    with pytest.raises(ConfigError, match="found the scheme hdfs; give a local directory"):
         Staging("hdfs://name/out", owner(5))
+
+
+@pytest.mark.parametrize("path", ["/data/out", "file:///data/out", "file:/data/out", "file://localhost/data/./out"])
+def test_a_local_place_may_be_written_as_a_uri(path: str) -> None:
+    assert local("--output", path) == "/data/out"
+
+
+def test_a_colon_in_a_local_name_is_no_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert local("--output", "2026-11-27T03:00") == str(tmp_path / "2026-11-27T03:00")
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("s3a://bucket/out", "the scheme s3a"),
+        ("HDFS:/out", "the scheme hdfs"),
+        ("file://data/out", "the host 'data'"),
+        ("file://", "no path"),
+    ],
+)
+def test_a_place_elsewhere_is_said_to_be_one(path: str, found: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        local("--report", path)
+    assert str(refused.value).startswith(f"--report {path}: expected a local path or file:///PATH, found {found};")
 
 
 def test_waiting_for_another_publisher_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
