@@ -110,7 +110,7 @@ class Connections:
         if cluster.bus_scheme in ("amqp", "amqps"):
             from coordd.adapters.bus.amqp_bus import AmqpBus
 
-            self._bus = AmqpBus(urls, self._full_hostname, tls=tls, **common)  # type: ignore[arg-type]  # as named there
+            self._bus = AmqpBus(urls, self._full_hostname, tls=tls, lane=cluster.fast_path, **common)  # type: ignore[arg-type]  # as named there
         else:
             from coordd.adapters.bus.redis_bus import RedisBus
 

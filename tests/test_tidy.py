@@ -81,6 +81,7 @@ LIBRARY_HOME = {
         "adapters/bus/unix_peer.py",
         "adapters/bus/aio.py",
         "adapters/bus/brokered_bus.py",
+        "adapters/bus/amqp_lane.py",
         "adapters/bus/no_bus.py",
         "adapters/ledger/redis_loop.py",
         "adapters/mirror/",

@@ -52,7 +52,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     """Settings that all nodes share; durations in seconds.
 
     ``gossip`` False: there is no bus. ``bus`` is one address, or several separated by commas; ``bus_urls`` is the list
-    of them. ``fast_path``: claims of a Redis ledger cross no thread.
+    of them. ``fast_path``: claims of a Redis ledger, and gossip over RabbitMQ, cross no thread.
     """
 
     name: str = "default"

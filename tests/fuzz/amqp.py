@@ -103,9 +103,9 @@ def judged(loop: asyncio.AbstractEventLoop, data: bytes) -> str:
     if flood == FLOOD:
         for _ in range(FLOOD_BYTES // FLOOD_PIECE):
             tap.data_received(b"\xce" * FLOOD_PIECE)
-            held = len(tap._rest) + sum(map(len, tap._parts))
+            held = len(tap.frames._rest) + sum(map(len, tap.frames._parts))
             check(held <= HELD_BYTES_MAX, f"{held} bytes of a stream are held back")
-    return "not amqp" if tap._strange else f"told {min(3, len(told))}" if told else "nothing"
+    return "not amqp" if tap.frames._strange else f"told {min(3, len(told))}" if told else "nothing"
 
 
 def tapped(loop: asyncio.AbstractEventLoop, pieces: list[bytes]) -> tuple[list[tuple[Any, ...]], bytes, Tap]:

@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
@@ -109,6 +109,8 @@ class Aio:
         self._failed = trio.Event()
         self._failure: BaseException | None = None
         self._closing = False
+        self._nursery: trio.Nursery
+        self._attended: list[Callable[[], object]] = []  # what ends each
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself has only weak references to them
 
     # ---- from the trio thread
@@ -166,6 +168,20 @@ class Aio:
         if tasks[0].cancelled():
             raise UnavailableError(f"{function.__qualname__} was cancelled by its own side")
         return tasks[0].result()
+
+    def attend(self, task: Callable[[], Awaitable[object]], end: Callable[[], object]) -> None:
+        """Run a task in the trio thread for something in the asyncio thread. A task that shields itself goes on while
+        ``open_aio`` is cancelled. ``end`` ends it, at the latest when the asyncio thread has ended.
+        """
+
+        async def attended() -> None:
+            try:
+                await task()
+            finally:
+                self._attended.remove(end)
+
+        self._attended.append(end)
+        self._nursery.start_soon(attended)
 
     def drain(self) -> None:
         """Make the calls that the asyncio thread has requested; their exceptions are raised from ``open_aio``."""
@@ -278,12 +294,17 @@ async def open_aio(name: str, *, uvloop: bool = False) -> AsyncIterator[Aio]:
     aio = Aio(name, uvloop=uvloop)
     aio._thread.start()
     async with trio.open_nursery() as nursery:
+        aio._nursery = nursery
         nursery.start_soon(aio._watch)
         try:
             yield aio
         finally:
-            await aio._shut_down()
-            nursery.cancel_scope.cancel()
+            try:
+                await aio._shut_down()
+            finally:
+                for end in aio._attended:
+                    end()
+                nursery.cancel_scope.cancel()
 
 
 class OnDemand:

@@ -11,7 +11,7 @@ import random
 import ssl
 from collections.abc import Callable, Sequence
 
-from coordd.adapters.bus.amqp_session import AmqpSession, Names
+from coordd.adapters.bus.amqp_session import AmqpSession, Lanes, Names
 from coordd.adapters.bus.brokered_bus import BrokeredBus, Session
 from coordd.adapters.bus.where import of_amqp
 from coordd.errors import ConfigError
@@ -34,6 +34,7 @@ class AmqpBus(BrokeredBus):
         heartbeat_s: float = 5.0,
         rng: random.Random | None = None,
         uvloop: bool = True,
+        lane: bool = True,
     ) -> None:
         """Nothing is connected before ``receive``.
 
@@ -42,7 +43,7 @@ class AmqpBus(BrokeredBus):
         unless it returns "", it replaces the URL's password. May raise UnavailableError. tls: for amqps; None: the
         system's certificates. May be replaced (``bus.tls``) for the next connection. heartbeat_s: after twice this
         silence the connection is closed. rng: for the order of addresses and the pauses. uvloop: use it if it is
-        installed.
+        installed. lane: trio reads and writes the socket, and gossip crosses no thread.
 
         Raises:
             ConfigError: a url or a name cannot be used.
@@ -57,6 +58,7 @@ class AmqpBus(BrokeredBus):
             rng=rng,
             uvloop=uvloop,
         )
+        self._lane = lane
         self._exchange = f"coordd.{cluster}"
         self._inboxes = f"coordd.{cluster}.inbox"
         for name in (f"{self._exchange}.{full_hostname}.{0:08x}", self._inboxes):
@@ -68,6 +70,10 @@ class AmqpBus(BrokeredBus):
         queue = f"{self._exchange}.{self.full_hostname}.{self._rng.getrandbits(32):08x}"
         names = Names(self._exchange, self._inboxes, self.full_hostname, queue)
         credentials = self._credentials(url)
-        session = AmqpSession(self._where[url], names, self, round(self._heartbeat_s))
+        lanes = None
+        if self._lane:
+            assert self._aio is not None
+            lanes = Lanes(self._aio, self._deliver_all)
+        session = AmqpSession(self._where[url], names, self, round(self._heartbeat_s), lanes)
         await session.open(*credentials)
         return session

@@ -1,8 +1,9 @@
 """The fast lane beside aiormq: messages are read from and written to its connection as bare AMQP frames.
 
 aiormq makes three reads, a queue, a task and a dozen objects per message; at twelve nodes that is most of an election's
-time. aiormq accepts a custom transport. The transport here takes deliveries, returns and confirmations out of the
-stream. It passes everything else on: aiormq still handles handshake, heartbeats, declarations and their errors.
+time. aiormq accepts a custom transport. Here deliveries, returns and confirmations are taken out of the stream, and
+everything else is passed on: aiormq still handles handshake, heartbeats, declarations and their errors. The socket is
+asyncio's (``Tap``) or trio's (amqp_lane.py).
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ UNBLOCKED = struct.pack(">HH", 10, 61)
 # aiormq must read something now and then, or it believes that the connection hangs.
 SIGN_OF_LIFE_S = 1.0
 
+# The reason for people when nothing else is known.
+CLOSED_BY_BROKER = "the broker closed the connection"
+
 _frame_head = struct.Struct(">BHI")
 _body_size = struct.Struct(">Q")
 _tag = struct.Struct(">QB")
@@ -65,18 +69,16 @@ class Tapped(Protocol):
     def paused(self, on: bool) -> None: ...
 
 
-class Tap(asyncio.StreamReaderProtocol):
-    """Between the socket and aiormq's stream reader.
+class Frames:
+    """The stream of a connection: takes our frames out, whatever reads the socket.
 
     Content arrives on the consumer's channel only, so one message at a time is assembled. ``own_end`` is the end of the
-    Deliver frame of our own broadcasts.
+    Deliver frame of our own broadcasts. ``clock``: seconds, monotonic.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, told: Tapped, own_end: bytes, bytes_max: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        super().__init__(reader, loop=self._loop)
-        self.transport: asyncio.Transport | None = None
-        self.heard_at = self._loop.time()
+    def __init__(self, told: Tapped, own_end: bytes, bytes_max: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.heard_at = clock()
         self._told = told
         self._own_end = own_end
         self._bytes_max = bytes_max
@@ -99,34 +101,11 @@ class Tap(asyncio.StreamReaderProtocol):
             UNBLOCKED: self._on_unblocked,
         }
 
-    # ---- asyncio's callbacks
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport: messages are written to it directly."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Report the reason."""
-        super().connection_lost(exc)
-        self._told.lost(str(exc) if exc else "the broker closed the connection")
-
-    def pause_writing(self) -> None:
-        """The broker accepts no data at the moment."""
-        super().pause_writing()
-        self._told.paused(True)
-
-    def resume_writing(self) -> None:
-        """The broker accepts data again."""
-        super().resume_writing()
-        self._told.paused(False)
-
-    def data_received(self, data: bytes) -> None:
-        """Take our frames out, and pass the other frames on unchanged."""
-        self.heard_at = self._loop.time()
+    def take(self, data: bytes) -> bytes:
+        """Take our frames out of what has arrived. Returns the other frames, unchanged: they are for aiormq."""
+        self.heard_at = self._clock()
         if self._strange:
-            super().data_received(data)
-            return
+            return data
         if self._rest:
             data = self._rest + data
         passed, at, passing_from = [], 0, 0
@@ -154,10 +133,11 @@ class Tap(asyncio.StreamReaderProtocol):
         self._rest = data[at:]
         if passed:
             self._signed_at = self.heard_at
-            super().data_received(b"".join(passed))
-        elif at and self.heard_at - self._signed_at > SIGN_OF_LIFE_S:
+            return b"".join(passed)
+        if at and self.heard_at - self._signed_at > SIGN_OF_LIFE_S:
             self._signed_at = self.heard_at
-            super().data_received(HEARTBEAT)
+            return HEARTBEAT
+        return b""
 
     # ---- frames; a handler returns True if the frame was ours
 
@@ -238,6 +218,45 @@ class Tap(asyncio.StreamReaderProtocol):
     def _on_unblocked(self, _payload: bytes) -> bool:
         self._told.blocked("")
         return False
+
+
+class Tap(asyncio.StreamReaderProtocol):
+    """Between the socket and aiormq's stream reader, in the asyncio thread."""
+
+    def __init__(self, reader: asyncio.StreamReader, told: Tapped, own_end: bytes, bytes_max: int) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(reader, loop=loop)
+        self.transport: asyncio.Transport | None = None
+        self.frames = Frames(told, own_end, bytes_max, loop.time)
+        self._told = told
+
+    # ---- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport: messages are written to it directly."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the reason."""
+        super().connection_lost(exc)
+        self._told.lost(str(exc) if exc else CLOSED_BY_BROKER)
+
+    def pause_writing(self) -> None:
+        """The broker accepts no data at the moment."""
+        super().pause_writing()
+        self._told.paused(True)
+
+    def resume_writing(self) -> None:
+        """The broker accepts data again."""
+        super().resume_writing()
+        self._told.paused(False)
+
+    def data_received(self, data: bytes) -> None:
+        """Take our frames out, and pass the other frames on unchanged."""
+        passed = self.frames.take(data)
+        if passed:
+            super().data_received(passed)
 
 
 class Publishing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,8 +20,10 @@ from aiormq.exceptions import (
 )
 from yarl import URL
 
+from coordd.adapters.bus.aio import Aio
 from coordd.adapters.bus.amqp_connect import url_of
 from coordd.adapters.bus.amqp_frames import Publishing, Tap, Tapped, own_end
+from coordd.adapters.bus.amqp_lane import Lane
 from coordd.adapters.bus.brokered_bus import Listener, Outgoing
 from coordd.adapters.bus.where import Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
@@ -56,17 +59,44 @@ class Names(NamedTuple):
     queue: str
 
 
-class _Transport(TransportFactory):
-    """Connects with a tap between the socket and aiormq."""
+class Lanes(NamedTuple):
+    """What a lane needs of its bus."""
 
-    def __init__(self, told: Tapped, own: bytes, tls: ssl.SSLContext | None) -> None:
+    aio: Aio
+    deliver: Callable[[list[bytes]], None]
+
+
+class _Transport(TransportFactory):
+    """Connects with a tap between the socket and aiormq, or with a lane."""
+
+    def __init__(self, told: Tapped, own: bytes, tls: ssl.SSLContext | None, lanes: Lanes | None) -> None:
         self._told = told
         self._own = own
         self._tls = tls
+        self._lanes = lanes
         self.tap: Tap | None = None
+        self.lane: Lane | None = None
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The end that is written to, once there is a connection."""
+        end = self.tap or self.lane
+        return end.transport if end is not None else None
+
+    @property
+    def heard_at(self) -> float:
+        """When the broker was heard last: seconds, monotonic."""
+        if self.lane is not None:
+            return self.lane.heard_at
+        assert self.tap is not None
+        return self.tap.frames.heard_at
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
+        if self._lanes is not None:
+            aio, deliver = self._lanes
+            self.lane = Lane(aio, self._told, self._own, SEALED_BYTES_MAX, deliver)
+            return await self.lane.open(url.host or "", url.port or 0, self._tls)
         reader = asyncio.StreamReader(loop=loop)
         tap = Tap(reader, self._told, self._own, SEALED_BYTES_MAX)
         transport, _ = await loop.create_connection(lambda: tap, url.host or "", url.port or 0, ssl=self._tls)
@@ -85,7 +115,9 @@ class _Connection(Connection):
 class AmqpSession:
     """brokered_bus.Session over RabbitMQ; ``open`` makes it usable."""
 
-    def __init__(self, where: Where, names: Names, listener: Listener, heartbeat_s: int) -> None:
+    def __init__(
+        self, where: Where, names: Names, listener: Listener, heartbeat_s: int, lanes: Lanes | None = None
+    ) -> None:
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._where = where
         self._names = names
@@ -97,7 +129,9 @@ class AmqpSession:
         self._usable = False
         self._connection: _Connection | None = None
         self._transport: asyncio.Transport | None = None
-        self._tap: Tap | None = None
+        self._lanes = lanes
+        self._reads = False  # the trio thread has answered since the last look
+        self._end_of: _Transport | None = None  # our end of the connection
         self._frame_bytes_max = 0
         self._plain_channel = 0
         self._watch: asyncio.TimerHandle | None = None
@@ -123,17 +157,14 @@ class AmqpSession:
         """
         where = self._where
         own = own_end(self._names.exchange, self._names.full_hostname)
-        factory = _Transport(self, own, tls)
+        self._end_of = _Transport(self, own, tls, self._lanes)
         url = url_of(where, password, tls, f"coordd {self._names.full_hostname}", self._heartbeat_s)
-        self._connection = _Connection(url, factory)
+        self._connection = _Connection(url, self._end_of)
         try:
             await self._connection.connect()
-            self._tap = factory.tap
-            assert self._tap is not None
-            self._transport = self._tap.transport
+            self._transport = self._end_of.transport
             await self._declare(self._connection)
         except BaseException as exc:
-            self._tap = self._tap or factory.tap
             await asyncio.shield(asyncio.ensure_future(self._abort()))
             if isinstance(exc, Exception) and not isinstance(exc, (CoorddError, TimeoutError)):
                 raise UnavailableError(sentence(where, self._names, self._why_closed, exc)) from exc
@@ -199,6 +230,21 @@ class AmqpSession:
                 self._unconfirmed[self._tag] = (self._loop.time() + CONFIRM_S, confirmed)
                 parts += self._to_all_confirmed.frames(data)
         self._transport.write(b"".join(parts))
+
+    def say_here(self, name: str, data: bytes) -> bool:
+        """Send an unconfirmed message, in the trio thread, on the lane. False: there is no room."""
+        assert self._end_of is not None
+        assert self._end_of.lane is not None
+        if not name:
+            self._unechoed_at = (
+                self._unechoed_at or time.monotonic()
+            )  # the loop's clock too, which another thread may not ask
+        return self._end_of.lane.put((self._inbox(name) if name else self._to_all).frames(data))
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether ``say_here`` can be used: then ``write`` gets confirmed messages only."""
+        return self._lanes is not None
 
     def _inbox(self, name: str) -> Publishing:
         found = self._to_one.get(name)
@@ -285,14 +331,18 @@ class AmqpSession:
         now = self._loop.time()
         on_time = now - self._watched_at < self._heartbeat_s  # otherwise it was this process that slept
         self._watched_at = now
+        if self._lanes is not None:
+            on_time = on_time and self._reads  # otherwise the core stands still, which reads the lane
+            self._reads = False
+            self._lanes.aio.to_trio(self._reader_is_there)
         while self._unconfirmed:
             tag, (until, confirmed) = next(iter(self._unconfirmed.items()))
             if until > now:
                 break
             del self._unconfirmed[tag]
             self._listener.settled(confirmed, arrived=False)
-        assert self._tap is not None
-        if on_time and now - self._tap.heard_at > 2 * self._heartbeat_s:
+        assert self._end_of is not None
+        if on_time and now - self._end_of.heard_at > 2 * self._heartbeat_s:
             self._end(
                 f"{self._where.shown} has sent nothing for {2 * self._heartbeat_s} s: the network fails, "
                 "or the broker hangs"
@@ -305,6 +355,9 @@ class AmqpSession:
             )
         else:
             self._watch = self._loop.call_later(self._heartbeat_s / 2, self._look)
+
+    def _reader_is_there(self) -> None:
+        self._reads = True
 
     def _end(self, reason: str) -> None:
         if not self.over.done():
@@ -335,9 +388,8 @@ class AmqpSession:
                     await connection.close()
             except Exception as exc:  # errors of a connection that we close anyway do not matter
                 log.debug("farewell: %r", exc)
-        tap = self._tap
-        if tap is not None and tap.transport is not None:
-            tap.transport.abort()
+        if self._end_of is not None and self._end_of.transport is not None:
+            self._end_of.transport.abort()
 
 
 async def _never_called(_message: object) -> None:

@@ -84,6 +84,13 @@ class Session(Protocol):
     def write(self, batch: Sequence[Outgoing]) -> None:
         """Send; never blocks. ``Listener.settled`` is called exactly once for each message with ``confirmed``."""
 
+    @property
+    def has_lane(self) -> bool:
+        """Whether unconfirmed messages go by ``say_here``."""
+
+    def say_here(self, name: str, data: bytes) -> bool:
+        """Send an unconfirmed message in the trio thread; never blocks. False: there is no room."""
+
     async def close(self) -> None:
         """Flush, then close; unconfirmed messages count as lost. Never raises."""
 
@@ -134,6 +141,7 @@ class BrokeredBus:
         self._deliver: Callable[[bytes], None] = lambda _data: None
         self._dead: Callable[[str], None] = lambda _name: None
         self._changed: Callable[[bool], None] = lambda _up: None
+        self._here: Session | None = None  # in the trio thread: a connected one that has a lane
         self._outgoing: Crossing[Outgoing] = Crossing(OUTGOING_LENGTH_MAX, OUTGOING_BYTES_MAX, self._wake_aio)
         self._incoming: Crossing[bytes] = Crossing(INCOMING_LENGTH_MAX, INCOMING_BYTES_MAX, self._wake_trio)
         self._session: Session | None = None  # this and the following belong to the asyncio thread
@@ -141,7 +149,7 @@ class BrokeredBus:
         self._since = 0.0
         self._blocked = ""
         # Only one thread increments each counter.
-        self._said = dict.fromkeys(("published", "bytes", "dropped", "delivered"), 0)
+        self._said = dict.fromkeys(("published", "bytes", "dropped", "delivered", "here"), 0)
         self._seen = dict.fromkeys(("sent", "rejected", "unsent", "overrun", "connections"), 0)
 
     async def _open(self, url: str) -> Session:
@@ -180,6 +188,12 @@ class BrokeredBus:
             raise LocalProtocolError(f"a message of {len(data)} bytes; 1 to {SEALED_BYTES_MAX} can be sent")
         said = self._said
         said["published"] += 1
+        if confirmed is None and self._here is not None and self.state == CONNECTED:
+            sent = self._here.say_here(name, data)
+            said["here"] += sent
+            said["bytes"] += len(data) * sent
+            said["dropped"] += not sent
+            return
         if self.state == CONNECTED and self._outgoing.put(Outgoing(name, data, confirmed), len(data)):
             said["bytes"] += len(data)
             return
@@ -232,10 +246,12 @@ class BrokeredBus:
         delivered: given to our caller. dropped: our messages without a connection or room, and incoming ones that the
         core took too slowly. rejected: too large messages of others. connections: made since the start.
         """
-        said, seen = self._said, self._seen
+        said, seen = dict(self._said), self._seen
+        here = said.pop("here")
         return {
             **said,
             **seen,
+            "sent": here + seen["sent"],
             "dropped": said["dropped"] + seen["unsent"] + seen["overrun"],
             "waiting": len(self._outgoing) + len(self._incoming),
         }
@@ -244,10 +260,14 @@ class BrokeredBus:
         """Deliver waiting messages; runs between trio's tasks."""
         if not self._receiving or self._aio is None:
             return
+        self._deliver_all(self._incoming.take())
+        if len(self._incoming):
+            self._wake_trio()
+
+    def _deliver_all(self, batch: list[bytes]) -> None:
+        if not self._receiving or self._aio is None or not batch:
+            return
         try:
-            batch = self._incoming.take()
-            if not batch:
-                return
             self._said["delivered"] += len(batch)
             deliver = self._deliver
             for data in batch:
@@ -255,8 +275,9 @@ class BrokeredBus:
             deliver(b"")
         except Exception as exc:  # raised from ``receive`` instead: here it would end trio itself
             self._aio.fail(exc)
-        if len(self._incoming):
-            self._wake_trio()
+
+    def _on_lane(self, session: Session | None) -> None:
+        self._here = session
 
     def _went_up(self) -> None:
         if self._receiving:
@@ -377,10 +398,13 @@ class BrokeredBus:
         self._sessions += 1
         self._seen["connections"] += 1
         self._session, self._blocked = session, ""
+        if session.has_lane:
+            self._aio.to_trio(lambda: self._on_lane(session))
         self._aio.to_trio(self._went_up)
         try:
             reason = await asyncio.shield(session.over)
         finally:
+            self._aio.to_trio(lambda: self._on_lane(None))
             self._flush()  # at a clean end the last messages still leave
             self._session = None
             await asyncio.shield(asyncio.ensure_future(_close(session)))

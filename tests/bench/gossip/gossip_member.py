@@ -49,7 +49,7 @@ class Member:
         settings = Settings(cluster=spec["cluster"], budget_client=100_000, budget_cluster=100_000)
         self.node = fresh_node(self.name, spec["index"], settings)
         self.job = Job(name=JOB, launch=Command(("true",)), overlap="allow", placement="first", digest="bench")
-        self.bus = AmqpBus([spec["bus"]], self.node.full_hostname, cluster=spec["cluster"])
+        self.bus = AmqpBus([spec["bus"]], self.node.full_hostname, cluster=spec["cluster"], lane=spec["fast"])
         kind = RedisLoopLedger if spec["fast"] else RedisLedger
         self.ledger = LedgerService(
             lambda: kind(spec["ledger"], timeout_s=2.0, cluster=spec["cluster"], fresh=True), 2.0

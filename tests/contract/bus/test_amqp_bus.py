@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import random
 import ssl
-import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import aio_pika
 import pytest
 import trio
-from pamqp import commands, header
-from pamqp.body import ContentBody
-from pamqp.frame import unmarshal
 from support import servers
-from support.samples import delivery, frames
 from support.servers.rights import rabbit_regex
 
 from contract.bus.listeners import DEADLINE_S, receiving, run, talk, until
-from coordd.adapters.bus import amqp_frames, amqp_session
+from coordd.adapters.bus import amqp_session
+from coordd.adapters.bus.aio import Crossing
 from coordd.adapters.bus.amqp_bus import AmqpBus
-from coordd.adapters.bus.amqp_frames import HEARTBEAT, Publishing, Tap, own_end
 from coordd.adapters.bus.where import of_amqp
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import ConfigError, UnavailableError
@@ -34,6 +31,15 @@ _clusters = itertools.count()
 @pytest.fixture
 def cluster() -> str:
     return f"amqp-{next(_clusters)}"
+
+
+@pytest.fixture(params=[True, False], ids=["lane", "thread"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bus of the test reads its socket in trio's thread, or in asyncio's."""
+    monkeypatch.setitem(globals(), "AmqpBus", functools.partial(AmqpBus, lane=request.param))
+
+
+both_ways = pytest.mark.usefixtures("way")
 
 
 @pytest.fixture
@@ -51,6 +57,7 @@ def raw(url: str, work: Callable[[Any], Any]) -> Any:
     return asyncio.run(main())
 
 
+@both_ways
 class TestBrokersThatFail:
     def test_who_has_died_is_told_at_the_next_send(self, rabbit_url: str, cluster: str) -> None:
         async def main() -> None:
@@ -127,6 +134,7 @@ def noting(bus: AmqpBus, errors: list[str]) -> Callable[[], None]:
     return stop
 
 
+@both_ways
 class TestRefusals:
     """Each refusal has a sentence, which ends when the cause is repaired."""
 
@@ -243,6 +251,7 @@ class TestRefusals:
         assert of_amqp("amqps://h")[1:] == ("h", 5671, "guest", "guest", "/")
 
 
+@both_ways
 def test_tls_verifies_and_says_so(cluster: str, tmp_path: Any) -> None:
     made = servers.certificates(tmp_path)
     with servers.rabbit(tls=made) as server:
@@ -261,6 +270,7 @@ def test_tls_verifies_and_says_so(cluster: str, tmp_path: Any) -> None:
         run(main)
 
 
+@both_ways
 def test_a_large_message_of_a_stranger_is_passed_over(rabbit_url: str, cluster: str) -> None:
     async def main() -> None:
         a, b = (AmqpBus([rabbit_url], name, cluster=cluster) for name in ("a.1", "b.2"))
@@ -280,130 +290,7 @@ def test_a_large_message_of_a_stranger_is_passed_over(rabbit_url: str, cluster: 
     run(main)
 
 
-class Told:
-    """A listener of a tap. It records what it hears."""
-
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self.events: list[tuple[Any, ...]] = []
-
-    def delivered(self, data: bytes) -> None:
-        self.data.append(data)
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **named: self.events.append((name, *args, *named.values()))
-
-
-def frame(kind: int, payload: bytes) -> bytes:
-    return struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
-
-
-def tapped(chunks: list[bytes], told: Told, bytes_max: int = 1000) -> bytes:
-    """Feed a tap; returns the bytes that it passed on."""
-
-    async def main() -> bytes:
-        reader = asyncio.StreamReader()
-        tap = Tap(reader, told, own_end("coordd.x", "a.1"), bytes_max)
-        for chunk in chunks:
-            tap.data_received(chunk)
-        reader.feed_eof()
-        return await reader.read()
-
-    return asyncio.run(main())
-
-
-class TestTap:
-    STREAM = (
-        frames(commands.Channel.OpenOk())
-        + delivery(b"one")
-        + delivery(b"own", "a.1")
-        + delivery(b"to my inbox", "a.1", "coordd.x.inbox")
-        + frames(commands.Basic.Ack(3, True), commands.Basic.Nack(4, False), channel=2)
-        + delivery(b"x" * 450)
-        + delivery(b"y" * 1001)
-        + frames(
-            commands.Basic.Return(312, "NO_ROUTE", "coordd.x.inbox", "c.3"),
-            header.ContentHeader(0, 3, commands.Basic.Properties()),
-            ContentBody(b"???"),
-        )
-        + delivery(b"")
-        + HEARTBEAT
-        + frames(commands.Connection.Blocked("low on memory"), commands.Connection.Unblocked(), channel=0)
-        + frames(commands.Channel.Close(404, "NOT_FOUND", 60, 40))
-    )
-
-    @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 64, 1000, 100_000])
-    def test_however_the_stream_is_cut(self, size: int) -> None:
-        told = Told()
-        rest = tapped([self.STREAM[at : at + size] for at in range(0, len(self.STREAM), size)], told)
-        assert told.data == [b"one", b"to my inbox", b"x" * 450, b""]
-        assert told.events == [
-            ("echoed",),
-            ("confirmed", 3, True, True),
-            ("confirmed", 4, False, False),
-            ("rejected",),
-            ("returned", "c.3"),
-            ("blocked", "low on memory"),
-            ("blocked", ""),
-            ("closed", 404, "NOT_FOUND"),
-        ]
-        passed = frames(commands.Channel.OpenOk()) + HEARTBEAT
-        passed += frames(commands.Connection.Blocked("low on memory"), commands.Connection.Unblocked(), channel=0)
-        assert rest == passed + frames(commands.Channel.Close(404, "NOT_FOUND", 60, 40))
-
-    def test_what_is_not_amqp_goes_on_as_it_is(self) -> None:
-        assert tapped([b"HTTP/1.1 400 Bad", b" Request"], Told()) == b"HTTP/1.1 400 Bad Request"
-
-    @pytest.mark.parametrize(
-        "bad",
-        [
-            frame(2, b"\0\x3c"),
-            frame(1, b"\0\x3c\0\x50\0\0"),
-            frame(1, b"\0\x3c\0\x78"),
-            frame(1, b"\0\x3c\0\x1e\2\xff\xff"),
-            frame(1, b"\0\x3c\0\x32\1\x38\3abc"),
-            b"\3\0\1\xff\xff\xff\xff" + b"x" * 100,
-        ],
-        ids=["header", "ack", "nack", "cancel", "return", "endless"],
-    )
-    @pytest.mark.parametrize("size", [1, 7, 1000])
-    def test_a_frame_that_is_not_what_its_head_says_is_for_aiormq(self, bad: bytes, size: int) -> None:
-        told, stream = Told(), delivery(b"one") + bad + delivery(b"two")
-        rest = tapped([stream[at : at + size] for at in range(0, len(stream), size)], told)
-        assert (told.data, rest) == ([b"one"], bad + delivery(b"two"))
-
-    @pytest.mark.parametrize("size", [1, 10, 1000])
-    def test_a_method_is_not_looked_for_beyond_its_frame(self, size: int) -> None:
-        told, stream = Told(), frame(1, b"\0")[:-1] + b"\x3c" + b"\0\x3c\0" * 20
-        rest = tapped([stream[at : at + size] for at in range(0, len(stream), size)], told)
-        assert (told.data, told.events, rest[:9]) == ([], [], stream[:9])
-
-    def test_aiormq_hears_a_sign_of_life_though_all_is_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(amqp_frames, "SIGN_OF_LIFE_S", -1.0)
-        assert tapped([delivery(b"one"), delivery(b"two")], Told()) == HEARTBEAT * 2
-        assert tapped([delivery(b"half")[:20]], Told()) == b"", "nothing has come yet, least of all to a handshake"
-
-    @pytest.mark.parametrize("size", [1, 4088, 4089, 65_536])
-    def test_what_we_write_is_amqp(self, size: int) -> None:
-        data = bytes(range(256)) * (size // 256 + 1)
-        data = data[:size]
-        written = b"".join(Publishing(5, 4096, "coordd.x", "b.2", mandatory=True).frames(data))
-        body, at, found = b"", 0, []
-        while at < len(written):
-            consumed, channel, frame = unmarshal(written[at:])
-            at += consumed
-            assert channel == 5
-            found.append(frame)
-            if isinstance(frame, ContentBody):
-                assert len(frame.value) <= 4096 - 8
-                body += frame.value
-        assert isinstance(found[0], commands.Basic.Publish)
-        assert (found[0].exchange, found[0].routing_key, found[0].mandatory) == ("coordd.x", "b.2", True)
-        assert isinstance(found[1], header.ContentHeader)
-        assert found[1].body_size == size
-        assert body == data
-
-
+@both_ways
 def test_what_is_not_confirmed_in_time_is_its_owners_again(
     own_server: servers.Rabbit, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,6 +314,7 @@ def test_what_is_not_confirmed_in_time_is_its_owners_again(
     run(main)
 
 
+@both_ways
 def test_a_broker_that_hangs_is_given_up(own_server: servers.Rabbit, cluster: str) -> None:
     async def main() -> None:
         a = AmqpBus([own_server.url], "a.1", cluster=cluster, heartbeat_s=1)
@@ -443,6 +331,7 @@ def test_a_broker_that_hangs_is_given_up(own_server: servers.Rabbit, cluster: st
     run(main)
 
 
+@both_ways
 def test_a_node_that_has_become_deaf_notices(rabbit_url: str, cluster: str) -> None:
     """An operator has deleted the exchange and made it again. Every connection works, and no queue is bound."""
 
@@ -461,6 +350,105 @@ def test_a_node_that_has_become_deaf_notices(rabbit_url: str, cluster: str) -> N
             await talk(b, heard_a, b"deaf, not dumb")
             await until(lambda: heard_b.ups == [True, False, True])
             await talk(a, heard_b, b"after")
+
+    run(main)
+
+
+@pytest.mark.parametrize("lane", [True, False])
+def test_gossip_crosses_a_thread_only_without_a_lane(
+    rabbit_url: str, cluster: str, lane: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossed: list[object] = []
+    for name in ("put", "put_newest"):
+        whole = getattr(Crossing, name)
+
+        def put(crossing: Crossing[Any], item: Any, size: int = 0, whole: Callable[..., Any] = whole) -> Any:
+            crossed.append(item if isinstance(item, bytes) else item.data)
+            return whole(crossing, item, size)
+
+        monkeypatch.setattr(Crossing, name, put)
+
+    async def main() -> None:
+        a, b = (AmqpBus([rabbit_url], name, cluster=cluster, lane=lane) for name in ("a.1", "b.2"))
+        said: list[bool] = []
+        async with receiving(a, b) as (heard_a, heard_b):
+            a.publish(b"to all")
+            b.send("a.1", b"to one")
+            await until(lambda: heard_a.messages and heard_b.messages)
+            a.publish(b"must arrive", said.append)
+            await until(lambda: said and b"must arrive" in heard_b.messages)
+            assert (heard_a.messages, said) == ([b"to one"], [True])
+        assert [bus.statistics()[key] for bus in (a, b) for key in ("sent", "delivered", "dropped")] == [
+            2,
+            1,
+            0,
+            1,
+            2,
+            0,
+        ]
+
+    run(main)
+    messages = {b"to all", b"to one", b"must arrive"}
+    assert messages & set(crossed) == ({b"must arrive"} if lane else messages)
+
+
+def test_a_core_that_hangs_on_a_lane_holds_nothing_and_hears_again(rabbit_url: str, cluster: str) -> None:
+    """The broker keeps the newest messages of a node that does not read; nobody calls that broker silent."""
+    a, b = (
+        AmqpBus([rabbit_url], "a.1", cluster=cluster),
+        AmqpBus([rabbit_url], "hung.2", cluster=cluster, heartbeat_s=1),
+    )
+    heard: list[bytes] = []
+    caught, go_on = threading.Event(), threading.Event()
+    reasons: list[str] = []
+
+    def deliver(data: bytes) -> None:
+        if data:
+            heard.append(data)
+            caught.set()
+            go_on.wait(60)
+
+    async def hang() -> None:
+        noting(b, reasons)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(b.receive, deliver, lambda _name: None)
+            await until(lambda: b"last" in heard)
+            nursery.cancel_scope.cancel()
+
+    async def main() -> None:
+        async with receiving(a), trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, trio.run, hang)
+            try:
+                await until(lambda: b.state == "connected")
+                while not caught.is_set():
+                    a.publish(b"first")
+                    await trio.sleep(0.01)
+                for n in range(1000):
+                    a.publish(b"%d" % n * 1000)
+                    await trio.sleep(0.003)  # longer than two heartbeats in all
+                assert b.statistics()["waiting"] == 0
+            finally:
+                go_on.set()
+            while b"last" not in heard:
+                a.publish(b"last")
+                await trio.sleep(0.05)
+        assert not [reason for reason in reasons if "sent nothing" in reason]
+
+    run(main)
+
+
+@both_ways
+def test_messages_of_every_size_leave_in_order_also_those_just_before_the_end(rabbit_url: str, cluster: str) -> None:
+    messages = [bytes([number]) * size for number, size in enumerate([1, 60_000, 2, 4096, 65_536, 3] * 20)]
+
+    async def main() -> None:
+        a, b = (AmqpBus([rabbit_url], name, cluster=cluster) for name in ("a.1", "b.2"))
+        async with receiving(b) as (heard_b,):
+            async with receiving(a):
+                for data in messages:
+                    a.publish(data)
+            await until(lambda: len(heard_b.messages) == len(messages))
+            assert heard_b.messages == messages
 
     run(main)
 

@@ -20,6 +20,7 @@ from support.netns import inside
 
 READY_S = 120.0  # a broker starts in 5 s on an idle machine; three at a time on a loaded machine need more
 ASK_S = 120.0  # one command of rabbitmqctl or redis-cli; on a loaded machine rabbitmqctl starts slowly
+STOPPED_S = 10.0
 LOOK_S = 0.05
 HOST = "127.0.0.1"
 
@@ -33,6 +34,12 @@ atexit.register(_claims.close)
 
 class ServerError(Exception):
     """A server does not start, or does not answer."""
+
+
+def stands_still(pid: int) -> bool:
+    """Whether each thread of a process that was stopped has stopped. Until then it may still answer."""
+    stats = [(task / "stat").read_bytes() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return all(stat.rpartition(b") ")[2].startswith(b"T") for stat in stats)
 
 
 def free_port() -> int:
@@ -144,6 +151,11 @@ class Server:
     def pause(self) -> None:
         """Make the server hang: connections stay open, and nobody answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        until = time.monotonic() + STOPPED_S
+        while not stands_still(self.pid):
+            if time.monotonic() > until:
+                raise ServerError(f"{self.pid} does not stop")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
