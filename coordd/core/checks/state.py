@@ -67,6 +67,10 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
         """True if what it says of jobs must be done."""
         return self.state in BAD
 
+    def looked_at(self, at: float) -> Standing:
+        """The same after one more look, whose result is not judged yet."""
+        return msgspec.structs.replace(self, at=at)
+
 
 def after(standing: Standing, result: Result, at: float, *, fail_after: int, pass_after: int) -> Standing:
     """How the check stands after a look ``at`` that instant (Unix seconds)."""

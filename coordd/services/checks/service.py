@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import structlog
 import trio
-from msgspec.structs import replace
 
 from coordd.core.checks import reactions
 from coordd.core.checks.check import BUS, COMMAND, DISK, LEDGER, LOAD, MEMORY, REPORT, SUSPEND, Check
@@ -328,7 +327,7 @@ class Checks:
         standing = self._judged(check, before, result)
         if standing.is_bad and not before.is_bad:
             # What an earlier checker wrote does not stand any more: if it was paused, it resumes nothing from now on.
-            await self._keep(check, replace(before, at=standing.at))
+            await self._keep(check, before.looked_at(standing.at))
             for name in names:
                 held = holds.get(OF_JOB + name)
                 if held is None or held.by == reactions.suspender(check.key):  # perhaps it was resumed meanwhile
