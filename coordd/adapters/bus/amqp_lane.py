@@ -116,7 +116,7 @@ class Lane:
         protocol: asyncio.StreamReaderProtocol,
     ) -> None:
         """Connect, and read and write until the connection is over."""
-        reason = "it was closed"
+        reason, failure = "it was closed", None
         with self._scope:  # its owner ends it: the last messages must leave although the caller is cancelled
             try:
                 stream = await _connected(host, port, tls)
@@ -130,12 +130,13 @@ class Lane:
                     reason = await self._read(stream, protocol)
                     nursery.cancel_scope.cancel()
             except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as failures:
+                failure = _cause(failures.exceptions[0])
                 reason = _words(failures.exceptions[0])
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(stream)
         self.waiting, self._parts = 0, []
-        self._aio.to_aio(protocol.connection_lost, None)
+        self._aio.to_aio(protocol.connection_lost, failure)  # what the server said of our certificate, in TLS 1.3
         self._aio.to_aio(self._told.lost, reason)
 
     async def _read(self, stream: trio.abc.Stream, protocol: asyncio.StreamReaderProtocol) -> str:
