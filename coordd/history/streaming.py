@@ -16,7 +16,6 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from coordd.errors import ConfigError, CoorddError
-from coordd.history.publishing import local
 from coordd.history.segments import LIST
 
 # Segments in one batch: what is read and sorted at a time has a bound.
@@ -47,7 +46,8 @@ def follow(
 ) -> None:
     """Call ``add`` with the paths of new segments, batch by batch. Ends with ``NOW``, or with what ``add`` raises.
 
-    A batch that failed is found again by the next stream. Raises ConfigError if the journals cannot be followed.
+    ``output`` is an absolute path. A batch that failed is found again by the next stream. Raises ConfigError if the
+    journals cannot be followed.
     """
     failed: list[CoorddError | OSError] = []
 
@@ -60,7 +60,7 @@ def follow(
                 failed.append(exc)  # Spark wraps it in an exception of its own
                 raise
 
-    if not os.path.exists(os.path.join(local("--output", output), LIST)):
+    if not os.path.exists(os.path.join(output, LIST)):
         shutil.rmtree(checkpoint(output), ignore_errors=True)
     try:
         found = (
@@ -84,9 +84,8 @@ def follow(
 
 
 def checkpoint(output: str) -> str:
-    """Where a stream into this output keeps what it has seen."""
-    path = local("--output", output)
-    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.stream")
+    """Where a stream into this output (an absolute path) keeps what it has seen."""
+    return os.path.join(os.path.dirname(output), f".{os.path.basename(output)}.stream")
 
 
 def _one(journals: list[str]) -> str:

@@ -131,7 +131,7 @@ class Lane:
                     nursery.cancel_scope.cancel()
             except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as failures:
                 failure = _cause(failures.exceptions[0])
-                reason = _words(failures.exceptions[0])
+                reason = str(failure)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(stream)
@@ -273,12 +273,7 @@ def _cause(exc: BaseException) -> OSError:
         inner = inner.exceptions[0]
     if isinstance(inner, OSError):
         return inner
-    return exc if isinstance(exc, OSError) else ConnectionError(_words(exc))
-
-
-def _words(exc: BaseException) -> str:
-    cause = exc.__cause__
-    return str(cause) if isinstance(cause, OSError) else str(exc) or type(exc).__name__
+    return exc if isinstance(exc, OSError) else ConnectionError(str(exc) or type(exc).__name__)
 
 
 def _settle(made: asyncio.Future[None], exc: BaseException | None) -> None:

@@ -24,7 +24,7 @@ from coordd.adapters.bus.aio import Aio
 from coordd.adapters.bus.amqp_connect import url_of
 from coordd.adapters.bus.amqp_frames import Publishing, Tap, Tapped, own_end
 from coordd.adapters.bus.amqp_lane import Lane
-from coordd.adapters.bus.brokered_bus import Listener, Outgoing
+from coordd.adapters.bus.brokered_bus import Listener, Outgoing, SayHere
 from coordd.adapters.bus.where import Where
 from coordd.adapters.tls_errors import tls_error, tls_sentence
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
@@ -231,20 +231,18 @@ class AmqpSession:
                 parts += self._to_all_confirmed.frames(data)
         self._transport.write(b"".join(parts))
 
-    def say_here(self, name: str, data: bytes) -> bool:
-        """Send an unconfirmed message, in the trio thread, on the lane. False: there is no room."""
+    @property
+    def say_here(self) -> SayHere | None:
+        """How to send an unconfirmed message on the lane, if there is one."""
+        return self._say_here if self._lanes is not None else None
+
+    def _say_here(self, name: str, data: bytes) -> bool:
         assert self._end_of is not None
         assert self._end_of.lane is not None
         if not name:
-            self._unechoed_at = (
-                self._unechoed_at or time.monotonic()
-            )  # the loop's clock too, which another thread may not ask
+            # The clock of the loop, which another thread may not ask.
+            self._unechoed_at = self._unechoed_at or time.monotonic()
         return self._end_of.lane.put((self._inbox(name) if name else self._to_all).frames(data))
-
-    @property
-    def has_lane(self) -> bool:
-        """Whether ``say_here`` can be used: then ``write`` gets confirmed messages only."""
-        return self._lanes is not None
 
     def _inbox(self, name: str) -> Publishing:
         found = self._to_one.get(name)

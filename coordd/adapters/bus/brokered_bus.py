@@ -72,8 +72,12 @@ class Outgoing(NamedTuple):
     confirmed: Callable[[bool], None] | None
 
 
+# Sends an unconfirmed message, to a name or to all others, in the trio thread; never blocks. False: there is no room.
+SayHere = Callable[[str, bytes], bool]
+
+
 class Session(Protocol):
-    """One usable connection. All methods run in the asyncio thread."""
+    """One usable connection. All methods run in the asyncio thread, except ``say_here``."""
 
     over: asyncio.Future[str]  # done when the connection is lost; its result is the reason for people
 
@@ -85,11 +89,8 @@ class Session(Protocol):
         """Send; never blocks. ``Listener.settled`` is called exactly once for each message with ``confirmed``."""
 
     @property
-    def has_lane(self) -> bool:
-        """Whether unconfirmed messages go by ``say_here``."""
-
-    def say_here(self, name: str, data: bytes) -> bool:
-        """Send an unconfirmed message in the trio thread; never blocks. False: there is no room."""
+    def say_here(self) -> SayHere | None:
+        """How unconfirmed messages are sent in the trio thread. None: by ``write``, like the others."""
 
     async def close(self) -> None:
         """Flush, then close; unconfirmed messages count as lost. Never raises."""
@@ -141,7 +142,7 @@ class BrokeredBus:
         self._deliver: Callable[[bytes], None] = lambda _data: None
         self._dead: Callable[[str], None] = lambda _name: None
         self._changed: Callable[[bool], None] = lambda _up: None
-        self._here: Session | None = None  # in the trio thread: a connected one that has a lane
+        self._say_here: SayHere | None = None  # of the session in use
         self._outgoing: Crossing[Outgoing] = Crossing(OUTGOING_LENGTH_MAX, OUTGOING_BYTES_MAX, self._wake_aio)
         self._incoming: Crossing[bytes] = Crossing(INCOMING_LENGTH_MAX, INCOMING_BYTES_MAX, self._wake_trio)
         self._session: Session | None = None  # this and the following belong to the asyncio thread
@@ -149,7 +150,7 @@ class BrokeredBus:
         self._since = 0.0
         self._blocked = ""
         # Only one thread increments each counter.
-        self._said = dict.fromkeys(("published", "bytes", "dropped", "delivered", "here"), 0)
+        self._said = dict.fromkeys(("published", "bytes", "dropped", "delivered", "sent"), 0)
         self._seen = dict.fromkeys(("sent", "rejected", "unsent", "overrun", "connections"), 0)
 
     async def _open(self, url: str) -> Session:
@@ -188,9 +189,9 @@ class BrokeredBus:
             raise LocalProtocolError(f"a message of {len(data)} bytes; 1 to {SEALED_BYTES_MAX} can be sent")
         said = self._said
         said["published"] += 1
-        if confirmed is None and self._here is not None and self.state == CONNECTED:
-            sent = self._here.say_here(name, data)
-            said["here"] += sent
+        if confirmed is None and self._say_here is not None and self.state == CONNECTED:
+            sent = self._say_here(name, data)
+            said["sent"] += sent
             said["bytes"] += len(data) * sent
             said["dropped"] += not sent
             return
@@ -246,12 +247,11 @@ class BrokeredBus:
         delivered: given to our caller. dropped: our messages without a connection or room, and incoming ones that the
         core took too slowly. rejected: too large messages of others. connections: made since the start.
         """
-        said, seen = dict(self._said), self._seen
-        here = said.pop("here")
+        said, seen = self._said, self._seen
         return {
             **said,
             **seen,
-            "sent": here + seen["sent"],
+            "sent": said["sent"] + seen["sent"],
             "dropped": said["dropped"] + seen["unsent"] + seen["overrun"],
             "waiting": len(self._outgoing) + len(self._incoming),
         }
@@ -276,8 +276,8 @@ class BrokeredBus:
         except Exception as exc:  # raised from ``receive`` instead: here it would end trio itself
             self._aio.fail(exc)
 
-    def _on_lane(self, session: Session | None) -> None:
-        self._here = session
+    def _use_lane(self, say_here: SayHere | None) -> None:
+        self._say_here = say_here
 
     def _went_up(self) -> None:
         if self._receiving:
@@ -398,13 +398,12 @@ class BrokeredBus:
         self._sessions += 1
         self._seen["connections"] += 1
         self._session, self._blocked = session, ""
-        if session.has_lane:
-            self._aio.to_trio(lambda: self._on_lane(session))
+        self._aio.to_trio(lambda: self._use_lane(session.say_here))
         self._aio.to_trio(self._went_up)
         try:
             reason = await asyncio.shield(session.over)
         finally:
-            self._aio.to_trio(lambda: self._on_lane(None))
+            self._aio.to_trio(lambda: self._use_lane(None))
             self._flush()  # at a clean end the last messages still leave
             self._session = None
             await asyncio.shield(asyncio.ensure_future(_close(session)))

@@ -101,7 +101,7 @@ class RedisSession:
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[str] = self._loop.create_future()
         self.writable = True
-        self.has_lane = False
+        self.say_here = None
         self._where = where
         self._all, self._inbox, name = names
         self._full_hostname = name
@@ -255,10 +255,6 @@ class RedisSession:
                 self._send(b"*1\r\n$4\r\nPING\r\n")
 
     # ---- the end
-
-    def say_here(self, name: str, data: bytes) -> bool:
-        """There is no lane over Redis."""
-        raise AssertionError(name)
 
     async def close(self) -> None:
         """Wait a moment for the answers to the last messages, then close."""
