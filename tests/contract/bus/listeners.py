@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -32,6 +33,31 @@ class Listener:
         else:
             self.bursts += 1
             self.unfinished = 0
+
+
+class Hung:
+    """The core of a node, in a thread of its own: it stands still inside ``deliver`` until it may go on."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.heard: list[bytes] = []
+        self.caught, self.go_on = threading.Event(), threading.Event()
+        self._bus = bus
+
+    async def run(self) -> None:
+        """Receive until the word ``last`` is heard."""
+        await trio.to_thread.run_sync(trio.run, self._receive)
+
+    async def _receive(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._bus.receive, self._deliver, lambda _name: None)
+            await until(lambda: b"last" in self.heard)
+            nursery.cancel_scope.cancel()
+
+    def _deliver(self, data: bytes) -> None:
+        if data:
+            self.heard.append(data)
+            self.caught.set()
+            self.go_on.wait(60)
 
 
 @asynccontextmanager

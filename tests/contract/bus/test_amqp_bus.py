@@ -7,7 +7,6 @@ import functools
 import itertools
 import random
 import ssl
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ import trio
 from support import servers
 from support.servers.rights import rabbit_regex
 
-from contract.bus.listeners import DEADLINE_S, receiving, run, talk, until
+from contract.bus.listeners import DEADLINE_S, Hung, receiving, run, talk, until
 from coordd.adapters.bus import amqp_session
 from coordd.adapters.bus.aio import Crossing
 from coordd.adapters.bus.amqp_bus import AmqpBus
@@ -378,14 +377,8 @@ def test_gossip_crosses_a_thread_only_without_a_lane(
             a.publish(b"must arrive", said.append)
             await until(lambda: said and b"must arrive" in heard_b.messages)
             assert (heard_a.messages, said) == ([b"to one"], [True])
-        assert [bus.statistics()[key] for bus in (a, b) for key in ("sent", "delivered", "dropped")] == [
-            2,
-            1,
-            0,
-            1,
-            2,
-            0,
-        ]
+        counted = [[bus.statistics()[key] for key in ("sent", "delivered", "dropped")] for bus in (a, b)]
+        assert counted == [[2, 1, 0], [1, 2, 0]]
 
     run(main)
     messages = {b"to all", b"to one", b"must arrive"}
@@ -398,29 +391,16 @@ def test_a_core_that_hangs_on_a_lane_holds_nothing_and_hears_again(rabbit_url: s
         AmqpBus([rabbit_url], "a.1", cluster=cluster),
         AmqpBus([rabbit_url], "hung.2", cluster=cluster, heartbeat_s=1),
     )
-    heard: list[bytes] = []
-    caught, go_on = threading.Event(), threading.Event()
+    hung = Hung(b)
     reasons: list[str] = []
-
-    def deliver(data: bytes) -> None:
-        if data:
-            heard.append(data)
-            caught.set()
-            go_on.wait(60)
-
-    async def hang() -> None:
-        noting(b, reasons)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(b.receive, deliver, lambda _name: None)
-            await until(lambda: b"last" in heard)
-            nursery.cancel_scope.cancel()
+    noting(b, reasons)
 
     async def main() -> None:
         async with receiving(a), trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, trio.run, hang)
+            nursery.start_soon(hung.run)
             try:
                 await until(lambda: b.state == "connected")
-                while not caught.is_set():
+                while not hung.caught.is_set():
                     a.publish(b"first")
                     await trio.sleep(0.01)
                 for n in range(1000):
@@ -428,8 +408,8 @@ def test_a_core_that_hangs_on_a_lane_holds_nothing_and_hears_again(rabbit_url: s
                     await trio.sleep(0.003)  # longer than two heartbeats in all
                 assert b.statistics()["waiting"] == 0
             finally:
-                go_on.set()
-            while b"last" not in heard:
+                hung.go_on.set()
+            while b"last" not in hung.heard:
                 a.publish(b"last")
                 await trio.sleep(0.05)
         assert not [reason for reason in reasons if "sent nothing" in reason]
@@ -438,15 +418,14 @@ def test_a_core_that_hangs_on_a_lane_holds_nothing_and_hears_again(rabbit_url: s
 
 
 @both_ways
-def test_messages_of_every_size_leave_in_order_also_those_just_before_the_end(rabbit_url: str, cluster: str) -> None:
+def test_messages_of_every_size_leave_in_order(rabbit_url: str, cluster: str) -> None:
     messages = [bytes([number]) * size for number, size in enumerate([1, 60_000, 2, 4096, 65_536, 3] * 20)]
 
     async def main() -> None:
         a, b = (AmqpBus([rabbit_url], name, cluster=cluster) for name in ("a.1", "b.2"))
-        async with receiving(b) as (heard_b,):
-            async with receiving(a):
-                for data in messages:
-                    a.publish(data)
+        async with receiving(a, b) as (_, heard_b):
+            for data in messages:
+                a.publish(data)
             await until(lambda: len(heard_b.messages) == len(messages))
             assert heard_b.messages == messages
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import trio.testing
 from support import servers
 from support.memory import MemoryExchange
 
-from contract.bus.listeners import receiving, run, talk, until
+from contract.bus.listeners import Hung, receiving, run, talk, until
 from coordd.adapters.bus.amqp_bus import AmqpBus
 from coordd.adapters.bus.redis_bus import RedisBus
 from coordd.adapters.bus.unix_bus import UnixBus
@@ -301,30 +300,17 @@ class TestEveryBrokeredBus:
     def test_a_core_that_hangs_loses_the_oldest_and_keeps_its_connection(self, make_crossing_bus: MakeBus) -> None:
         """The trio thread of the hung node is stopped inside ``deliver``; the waiting messages are bounded."""
         a, b = make_crossing_bus("a.1"), make_crossing_bus("hung.2")
-        heard: list[bytes] = []
-        caught, go_on = threading.Event(), threading.Event()
-
-        def deliver(data: bytes) -> None:
-            if data:
-                heard.append(data)
-                caught.set()
-                go_on.wait(60)
-
-        async def hang() -> None:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(b.receive, deliver, lambda _name: None)
-                await until(lambda: b"last" in heard)
-                nursery.cancel_scope.cancel()
+        hung = Hung(b)
 
         async def main() -> None:
             async with receiving(a), trio.open_nursery() as nursery:
-                nursery.start_soon(trio.to_thread.run_sync, trio.run, hang)
+                nursery.start_soon(hung.run)
                 try:
                     await until(lambda: b.state == "connected")
 
                     def has_heard() -> bool:
                         a.publish(b"first")
-                        return caught.is_set()
+                        return hung.caught.is_set()
 
                     await until(has_heard)
                     for n in range(HUNG_MESSAGES):
@@ -334,9 +320,9 @@ class TestEveryBrokeredBus:
                     a.publish(b"last")
                     await until(lambda: b.statistics()["overrun"] > HUNG_MESSAGES - 10_000)
                 finally:
-                    go_on.set()
-            assert b"0" not in heard
-            assert b"%d" % (HUNG_MESSAGES - 1) in heard
+                    hung.go_on.set()
+            assert b"0" not in hung.heard
+            assert b"%d" % (HUNG_MESSAGES - 1) in hung.heard
             assert b.statistics()["connections"] == 1
             assert b.statistics()["dropped"] >= b.statistics()["overrun"]
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_daemon import CTL
 
 from coordd.cli.client import Client
 from system.lab.cluster import CallError, Cluster, Node, cluster_of
@@ -40,11 +38,6 @@ def holder(cluster: Cluster, run: str, attempt: int = 0) -> Node:
         why=f"{run}/{attempt} is started",
     )
     return cluster.node(str(rows[0]["node"]).rpartition(".")[0])
-
-
-def ctl(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [*CTL, "--socket", str(node.socket), *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=node.root)
 
 
 class Follower(threading.Thread):
@@ -88,7 +81,7 @@ def test_the_log_of_an_attempt_is_read_on_any_node(backend: str) -> None:
             assert (answer["text"], answer["node"], answer["attempt"]) == ("hello from afar\n", owner.name, 0)
             assert answer["path"].startswith(str(owner.state_dir))
         (other, third) = cluster.others(owner)
-        done = ctl(other, "run", "logs", "hello")
+        done = other.coordctl("run", "logs", "hello", check=False)
         assert done.stdout == "hello from afar\n"
         assert f"hello#1, attempt 0, on {owner.name}:" in done.stderr
         looks = {one["by"] for one in owner.call("audit")["records"] if one["method"] == "run.logs"}

@@ -10,7 +10,7 @@ import pytest
 from support.servers.hdfs import Hdfs
 
 from coordd.services.logs.files import log_path
-from system.afar.test_logs import ctl, holder, talker, write
+from system.afar.test_logs import holder, talker, write
 from system.lab.cluster import CallError, Cluster, Node, cluster_of
 from system.lab.processes import until
 
@@ -56,7 +56,7 @@ def test_logs_and_segments_are_copied_and_read_while_their_node_is_away(backend:
         until(lambda: state_of(other, owner) == "left", why=f"{owner.name} has left")
         answer = other.call("run.logs", id="hello#1")
         assert (answer["text"], answer["copy"], answer["node"]) == ("hello from afar\n", True, owner.name)
-        assert f"on {owner.name}, from its copy:" in ctl(other, "run", "logs", "hello#1").stderr
+        assert f"on {owner.name}, from its copy:" in other.coordctl("run", "logs", "hello#1", check=False).stderr
         owner.start()
         until(lambda: list(there.glob(f"*/{owner.name}/journal/00000001-*.jsonl")), why="its segment is copied")
         (segment,) = there.glob(f"*/{owner.name}/journal/00000001-*.jsonl")
@@ -107,14 +107,16 @@ def test_a_copy_that_is_given_up_is_a_dead_letter_which_is_replayed() -> None:
         (letter,) = until(lambda: letters(node), why="the copy is given up")
         assert letter["id"] == "sink:log:logs/hello/hello_1.0.log"
         assert (letter["job"], letter["node"], "is gone" in letter["reason"]) == ("hello", node.name, True)
-        assert "sink:log:logs/hello" in ctl(node, "deadletter", "list").stdout
-        assert "is gone" in ctl(node, "deadletter", "show", letter["id"]).stdout
-        assert '"copy-given-up"' in ctl(node, "events", "--type", "copy-given-up", "-o", "jsonl").stdout
+        assert "sink:log:logs/hello" in node.coordctl("deadletter", "list", check=False).stdout
+        assert "is gone" in node.coordctl("deadletter", "show", letter["id"], check=False).stdout
+        assert (
+            '"copy-given-up"' in node.coordctl("events", "--type", "copy-given-up", "-o", "jsonl", check=False).stdout
+        )
         with pytest.raises(CallError, match="nothing to copy any more"):
             node.call("deadletter.replay", id=letter["id"])
         path.write_text("hello\n")
         fault.unlink()
-        done = ctl(node, "deadletter", "replay", letter["id"])
+        done = node.coordctl("deadletter", "replay", letter["id"], check=False)
         assert (done.returncode, done.stdout) == (0, f"{letter['id']} is tried again\n")
         copy = there / copy_of(node, "hello#1")
         until(copy.exists, why="it is copied")

@@ -17,6 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.fake_daemon import CTL
+
 from system.lab.backends import BACKENDS, Backend, Embedded, Production
 from system.lab.processes import LIMIT_S, LOOK_S, PROGRAM, ROOT, kill_at_once, processes, until
 
@@ -188,6 +190,13 @@ class Node:
         """Wait until this node reports this state of its ledger; returns all that it reports about the ledger."""
         until(lambda: self.status()["ledger"]["state"] == state, why=f"the ledger of {self.name} is {state}")
         return dict(self.status()["ledger"])
+
+    def coordctl(self, *words: str, text: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run the command; ``text`` is its standard input."""
+        return subprocess.run(
+            [*CTL, "--socket", str(self.socket), *words],
+            cwd=self.root, input=text, capture_output=True, text=True, timeout=LIMIT_S, check=check,
+        )  # fmt: skip
 
     def why(self, subject: str) -> str:
         return str(self.call("why", id=subject)["why"])

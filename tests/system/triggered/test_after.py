@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from system.lab.cluster import Node, cluster_of
+from system.lab.cluster import cluster_of
 from system.lab.processes import until
 from system.lab.secured import TIMING, never_twice
-
-
-def coordctl(node: Node, *words: str) -> str:
-    """What the command prints."""
-    program = "from coordd.cli.coordctl import main; main()"
-    argv = [sys.executable, "-c", program, "--socket", str(node.socket), *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 @pytest.mark.parametrize("backend", ["embedded", "production"])
@@ -124,7 +114,7 @@ def test_a_run_is_run_again_with_its_children_although_its_node_loses_power() ->
         cluster.becomes("grand#x", "success")
 
         cluster.go("parent").unlink()
-        said = coordctl(first, "run", "rerun", "parent#x", "--with-children")
+        said = first.coordctl("run", "rerun", "parent#x", "--with-children").stdout
         assert said.splitlines() == ["parent#x is tried again: attempt 1", "then child#x", "then grand#x"]
         victim = cluster.owner("parent#x", 1)
         victim.kill_family()

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 from system.lab.cluster import Node, cluster_of
 from system.lab.processes import until
 
 
 def check(node: Node, timeout: str = "10") -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", "from coordd.cli.coordctl import main; main()", "check-node", "--timeout", timeout,
-         "--socket", str(node.socket)],
-        cwd=node.root, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = node.coordctl("check-node", "--timeout", timeout, check=False)
     assert done.stdout.count("\n") == 1, done.stdout + done.stderr
     return done.returncode, done.stdout
 

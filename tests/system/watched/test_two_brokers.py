@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from support import servers
 
 from coordd.adapters.publishing.amqp_link import REPEATED
 from system.lab.cluster import Cluster, Node, cluster_of
-from system.lab.processes import LIMIT_S, ROOT, until
+from system.lab.processes import until
 
 pytestmark = pytest.mark.production
 
@@ -110,20 +109,13 @@ def published(node: Node, to: str) -> str:
     return str(said["id"])
 
 
-def from_a_shell(node: Node, to: str, text: str) -> str:
-    program = "from coordd.cli.coordctl import main; main()"
-    argv = [sys.executable, "-c", program, "publish", to, "-", "--socket", str(node.socket)]
-    done = subprocess.run(argv, input=text, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    return done.stdout.strip()
-
-
 def first_ones(cluster: Cluster) -> list[str]:
     """Two messages, while all is well: one by its own id, asked for on both nodes, and one from a shell."""
     one, two = cluster.nodes
     said = one.call("publish", to="ops", body={"a": 1}, id="1")
     assert said == {"id": "hook~publish.ops#1", "durable": "ledger"}
     assert two.call("publish", to="ops", body={"a": 1}, id="1")["id"] == said["id"]
-    accepted = [said["id"], from_a_shell(two, "ops", "from a shell")]
+    accepted = [said["id"], two.coordctl("publish", "ops", "-", text="from a shell").stdout.strip()]
     cluster.becomes(accepted[-1], "success")
     cluster.becomes(two.call("publish", to="local", body="x")["id"], "success")
     return accepted
