@@ -78,6 +78,9 @@ fuzz: $(READY) ## spoilt bytes for everything that reads bytes of others: INPUTS
 soak: $(READY) ## real clusters under a steady load, HOURS=0.25: nothing that they hold may grow
 	@$(PROGRAM) soak $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
+oracle: $(READY) ## the history pipeline against plain Python, in every kind of disorder: EVENTS=1000000 SEED=1
+	@$(PROGRAM) history.oracle $(if $(EVENTS),--events $(EVENTS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 plans: $(READY) ## random edits of job files, planned and found by brute force: EDITS=10000
 	@$(PROGRAM) plans $(if $(EDITS),--edits $(EDITS)) $(ARGS)
 
@@ -102,4 +105,4 @@ rpm: $(READY) ## build/packages/coordd-VERSION.rpm
 clean: ## remove what the other targets have built
 	@rm -rf $(VENV) build artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool diamond arrivals applications syscalls fuzz soak plans hosts wheel wheelhouse deb rpm clean
+.PHONY: help venv demo test bench check sim mutants lua mutants-lua chaos ticks owners pool diamond arrivals applications syscalls fuzz soak oracle plans hosts wheel wheelhouse deb rpm clean

@@ -53,11 +53,11 @@ from coordd.services.control.server import ControlServer
 from coordd.services.driver import Driver, Keeper
 from coordd.services.health import Health
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.logs.retention import Retention
 from coordd.services.metrics.unread import dump_unread
 from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
 from coordd.services.plugged.booting import Boot
-from coordd.services.retention import Retention
 from coordd.services.runners import Runners
 from coordd.services.strategies.rooms import plugin_checks
 from coordd.services.views.troubles import Troubles

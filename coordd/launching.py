@@ -120,7 +120,7 @@ def make_calls(config: Config, driver: Driver, ledger: LedgerService, connection
     return Calls(config.triggers.address, driver, ledger, secret, tls if config.triggers.tls else None)
 
 
-def make_passing(config: Config) -> Passing:
+def make_passing(config: Config, ledger: LedgerService) -> Passing:
     """The connections of messages to brokers."""
 
     def brokers() -> Brokers:
@@ -132,7 +132,7 @@ def make_passing(config: Config) -> Passing:
             tls=lambda url, authority: secrets.tls_of(url, ClusterConfig(tls_ca=authority)),
         )
 
-    return Passing(socket_path(config.node.runtime_dir), brokers)
+    return Passing(socket_path(config.node.runtime_dir), brokers, ledger)
 
 
 def make_outlets(
@@ -164,7 +164,7 @@ def make_outlets(
         builder.pool,
         look_at_files,
         queues,
-        make_passing(config),
+        make_passing(config, ledger),
         guard,
         calls,
     )

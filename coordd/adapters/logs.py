@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TextIO
 
 from coordd.adapters.journald import JournalSocket
@@ -39,6 +40,11 @@ COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical
 
 # A value nested deeper than this is shown by its repr.
 DEPTH_MAX = 6
+
+# Names of fields of which it is remembered whether they are secret. The program has fewer.
+NAMES_MAX = 1024
+
+_encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 EventDict = dict[str, Any]
 Detect = Callable[[TextIO, Mapping[str, str]], str]
@@ -176,22 +182,35 @@ def _add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> M
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> EventDict:
     """Remove the passwords from URLs, and make every value plain: text, number, list, dictionary."""
-    return {redact_text(str(key)): _plain(key, value, DEPTH_MAX) for key, value in event.items()}
+    made = {}
+    for key, value in event.items():
+        name, has_password = _of_name(str(key))
+        made[name] = _plain(value, DEPTH_MAX, has_password=has_password)
+    return made
 
 
-def _plain(key: object, value: Any, depth: int) -> Any:
+@lru_cache(NAMES_MAX)
+def _of_name(name: str) -> tuple[str, bool]:
+    """The name as it is shown, and whether its value is surely a password."""
+    return redact_text(name), is_password_name(name)
+
+
+def _plain(value: Any, depth: int, *, has_password: bool = False) -> Any:
     if value is None or isinstance(value, bool | int):
         return value
-    if isinstance(key, str) and is_password_name(key):
+    if has_password:
         return HIDDEN
     if isinstance(value, float):
         return value if value - value == 0 else repr(value)  # JSON has no NaN and no infinity
     if isinstance(value, str):
         return redact_text(value)
     if depth and isinstance(value, dict):
-        return {redact_text(str(k)): _plain(k, v, depth - 1) for k, v in value.items()}
+        return {
+            redact_text(str(k)): _plain(v, depth - 1, has_password=isinstance(k, str) and is_password_name(k))
+            for k, v in value.items()
+        }
     if depth and isinstance(value, list | tuple | set | frozenset):
-        return [_plain("", v, depth - 1) for v in value]
+        return [_plain(v, depth - 1) for v in value]
     if isinstance(value, BaseException):
         return redact_text(f"{type(value).__name__}: {_str(value)}")
     return redact_text(_repr(value))
@@ -231,7 +250,7 @@ def _json_line(level: str, event: EventDict) -> str:
     for key, value in event.items():
         if key != "event":
             line[f"{key}_" if key in line else key] = value
-    return visible_json(json.dumps(line, ensure_ascii=False, separators=(",", ":"))) + "\n"
+    return visible_json(_encoded(line)) + "\n"
 
 
 def _message(event: EventDict) -> str:

@@ -26,6 +26,7 @@ from coordd.config.sections import FILES, Config
 from coordd.config.settings import read_config, timing_conflict
 from coordd.config.tomlfile import Places, Problem, read_toml
 from coordd.config.triggers import reading as triggers
+from coordd.core.breaker import Loud
 from coordd.core.jobs.after import lookback_s
 from coordd.core.jobs.arguments import check_launch, nearest, placeholders
 from coordd.core.jobs.job import After, Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
@@ -282,6 +283,7 @@ class _Reading:
             growth=said.get("growth", default.growth),
             when_open=said.get("when_open", default.when_open),
             enforce=said.get("enforce", default.enforce),
+            loud=said.get("loud", default.loud),
         )
 
     def schedule(self, name: str, said: Mapping[str, Any]) -> Schedule | None:
@@ -513,14 +515,20 @@ def digest(job: Job, *, own_lease: bool) -> str:
     """One text of what is launched, when and under which policies. It is equal on all nodes with the same definition.
 
     Default values are left out, so that a version with more keys still agrees with this one. The description, the
-    cluster's own lease and expect_within are left out too: they change nothing about a run. The version of the time
-    zone data is in it: with another version, the same schedule may mean another instant.
+    cluster's own lease, expect_within and how loud its breaker is are left out too: they change nothing about a run.
+    The version of the time zone data is in it: with another version, the same schedule may mean another instant.
     """
     from tzdata import IANA_VERSION  # type: ignore[import-untyped]  # it comes without stubs
 
-    lease_s = job.lease_s if own_lease else 0.0
     defined = msgspec.structs.replace(
-        job, digest="", description="", schedule_text="", lease_s=lease_s, expect_within_s=0.0, pool_size=0
+        job,
+        digest="",
+        description="",
+        schedule_text="",
+        lease_s=job.lease_s if own_lease else 0.0,
+        expect_within_s=0.0,
+        pool_size=0,
+        breaker=job.breaker and msgspec.structs.replace(job.breaker, loud=Loud()),
     )
     canonical = msgspec.json.encode([_definition(defined), IANA_VERSION], order="deterministic")
     return hashlib.sha256(canonical).hexdigest()[:32]

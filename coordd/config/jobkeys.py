@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from coordd.config import values
+from coordd.config.checks.loud import read_loud
 from coordd.config.following import expanding, keys as following
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
@@ -458,6 +459,7 @@ BREAKER: dict[str, values.Reader] = {
     "growth": values.one_of(*breakers.GROWTH),
     "when_open": values.one_of(*breakers.WHEN_OPEN),
     "enforce": values.flag,
+    "loud": read_loud,
 }
 BLACKOUT: dict[str, values.Reader] = {
     "from": _instant,

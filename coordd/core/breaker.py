@@ -55,6 +55,22 @@ COOL_DOWN_MAX_S = 5.0
 PROBE_LIMIT_S = 30.0
 
 
+# The largest number of trips that a rule may name.
+LOUD_AFTER_MAX = 100
+
+
+class Loud(NamedTuple):
+    """When a trip is told as an error: the ``after``-th without having closed between, or within ``within_s`` seconds;
+    and each further one, until there was none for ``for_s`` seconds.
+
+    After three trips within five minutes something is wrong; half an hour later, the next may be an accident.
+    """
+
+    after: int = 3
+    within_s: float = 300.0
+    for_s: float = 1800.0
+
+
 class Rule(NamedTuple):
     """What a person may say of the breaker of a connection.
 
@@ -69,6 +85,7 @@ class Rule(NamedTuple):
     open_for_s: float = COOL_DOWN_MIN_S
     open_for_max_s: float = COOL_DOWN_MAX_S
     growth: str = EXPONENTIAL
+    loud: Loud = Loud()
 
 
 class Breaker:
@@ -95,7 +112,7 @@ class Breaker:
     def __init__(self, name: str, rule: Rule = Rule()) -> None:  # noqa: B008 - a rule never changes
         self.name = name
         self.rule = rule
-        self.loudness = Loudness()
+        self.loudness = Loudness(rule.loud)
         self.state = CLOSED
         self.failures = 0  # that count: in a row, or within the window
         self.reason = ""  # of the last failure
@@ -179,6 +196,7 @@ class Breaker:
             self._counted.clear()  # they name groups by number
             self.failures = 0
         self.rule = rule
+        self.loudness.rule = rule.loud
         if not self.is_open:
             self._cool_down_s = rule.open_for_s
 
@@ -243,29 +261,22 @@ class Breaker:
             self._probes = 0
 
 
-# Three trips within five minutes are more than an accident; after half an hour without one, the next may be one again.
-LOUD_AFTER = 3
-LOUD_WITHIN_S = 300.0
-LOUD_FOR_S = 1800.0
-
-
 class Loudness:
     """Whether a trip is told as an error, not as a warning: after repeated trips, until there was none for a while."""
 
-    __slots__ = ("_after", "_for_s", "_trips", "_until", "_within_s")
+    __slots__ = ("_trips", "_until", "rule")
 
-    def __init__(self, after: int = LOUD_AFTER, within_s: float = LOUD_WITHIN_S, for_s: float = LOUD_FOR_S) -> None:
-        self._after = after
-        self._within_s = within_s
-        self._for_s = for_s
-        self._trips: deque[float] = deque(maxlen=after)
+    def __init__(self, rule: Loud = Loud()) -> None:  # noqa: B008 - a rule never changes
+        self.rule = rule
+        self._trips: deque[float] = deque(maxlen=LOUD_AFTER_MAX)
         self._until = float("-inf")
 
     def tripped(self, now: float, in_a_row: int = 1) -> bool:
         """The breaker has opened. ``in_a_row``: for the how-manieth time without having closed between."""
         self._trips.append(now)
-        often = len(self._trips) == self._after and now - self._trips[0] <= self._within_s
-        if often or in_a_row >= self._after or now < self._until:
-            self._until = now + self._for_s
+        after, within_s, for_s = self.rule
+        often = len(self._trips) >= after and now - self._trips[-after] <= within_s
+        if often or in_a_row >= after or now < self._until:
+            self._until = now + for_s
             return True
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
+from coordd.history.schema import LAUNCH_ORDER
 from coordd.history.transforms import date_of
 
 FINDING = ("kind", "severity", "job", "run", "attempt", "at", "detail")
@@ -68,11 +69,7 @@ def launched_twice(all_attempts: DataFrame) -> DataFrame:
 
 def overlaps(all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
     """An attempt started before an earlier launch of its run had ended: S2 is broken."""
-    earlier = (
-        Window.partitionBy("run")
-        .orderBy("started", "attempt", "token", "nonce")
-        .rowsBetween(Window.unboundedPreceding, -1)
-    )
+    earlier = Window.partitionBy("run").orderBy(*LAUNCH_ORDER).rowsBetween(Window.unboundedPreceding, -1)
     overlap_s = F.least("ended", "earlier.ended") - F.col("started")
     detail = F.format_string(
         "attempt %d on %s was alive for %.3f s beside attempt %d on %s",
@@ -97,7 +94,7 @@ def ends_unknown(all_attempts: DataFrame) -> DataFrame:
     """Another attempt was launched, and no journal says when this one ended: an overlap can be neither shown nor
     excluded.
     """
-    later = Window.partitionBy("run").orderBy("started", "attempt", "token", "nonce")
+    later = Window.partitionBy("run").orderBy(*LAUNCH_ORDER)
     return (
         all_attempts.select("job", "run", "attempt", "token", "nonce", "hostname", "started", "ended")
         .withColumn("next", F.lead("hostname").over(later))

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, functions as F  # noqa: N812 - what P
 
 from coordd.core.ledger.fires import GIVEN_UP, HELD_BY_OTHERS, HELD_BY_SUSPENSION, SUSPENDED
 from coordd.core.ledger.words import MISSED, REJECTED, REVOKED
-from coordd.history.schema import ELECTIONS, FIRES, NODES, ddl
+from coordd.history.schema import ELECTIONS, FIRES, LAUNCH_ORDER, NODES, ddl
 from coordd.history.transforms import date_of
 
 # What a node says of itself, and what an election's record has: read from the line, for these few events alone.
@@ -122,7 +122,7 @@ def fires(all_runs: DataFrame, all_attempts: DataFrame) -> DataFrame:
     Fire times without a run (coalesced, skipped, in a blackout) are in no journal: `coordctl job fires` knows them.
     """
     first = all_attempts.groupBy("run").agg(
-        F.min("started").alias("launched_at"), F.min_by("hostname", "started").alias("by")
+        F.min("started").alias("launched_at"), F.min_by("hostname", F.struct(*LAUNCH_ORDER)).alias("by")
     )
     due = F.greatest("fire_at", "due")
     return (

@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
+from coordd.core.wire.merge import TASK
 from coordd.history import cluster, transforms
 from coordd.history.audit import audit, several
 from coordd.history.schema import TABLES
 from coordd.history.segments import Picture
-from coordd.history.tables import Tables
+from coordd.history.tables import Affected, Tables
 
 Say = Callable[[str], None]
 
@@ -100,39 +101,41 @@ def drop_repeated(tables: Tables) -> None:
 
 def touch(tables: Tables, fresh: DataFrame) -> None:
     """Compute again what the fresh events are about, from all their events."""
-    runs = fresh.where(F.col("uuid").isNotNull()).select("uuid").distinct()
-    names = fresh.where(F.col("run").isNotNull()).select("run").distinct()
+    # An election names a run, too, and is not an event of its life.
+    about_runs = fresh.where(F.col("type").startswith(TASK))
+    runs = about_runs.select("uuid").distinct()
+    names = about_runs.where(F.col("run").isNotNull()).select("run").distinct()
+    lives = fresh.select("hostname", "incarnation").distinct()
     first = tables.before("runs") is None  # then all runs are touched
     with kept(*([] if first else [runs, names])):
-        everything = of_runs(tables, fresh, runs)
-        tables.replace("runs", transforms.runs(everything), runs, "uuid")
+        by_run = dict.fromkeys(("attempts", "grants", "fires"), names)
+        affected = tables.affected({"runs": runs, **by_run, "nodes": lives})
+        everything = of_runs(tables, fresh, affected["runs"])
+        tables.replace("runs", transforms.runs(everything), affected["runs"])
         granted = transforms.granted(everything)
         with kept(granted):
-            tables.replace("attempts", transforms.attempts(granted), names, "run")
-            tables.replace("grants", transforms.grants(granted), names, "run")
+            tables.replace("attempts", transforms.attempts(granted), affected["attempts"])
+            tables.replace("grants", transforms.grants(granted), affected["grants"])
         touched_runs, launches = tables.after("runs"), tables.after("attempts")
         if not first:
             touched_runs = touched_runs.join(names, "run", "left_semi")
             launches = launches.join(names, "run", "left_semi")
-        tables.replace("fires", cluster.fires(touched_runs, launches), names, "run")
-    lives = fresh.select("hostname", "incarnation").distinct()
+        tables.replace("fires", cluster.fires(touched_runs, launches), affected["fires"])
     nodes = cluster.nodes(fresh)
     known = tables.before("nodes")
     if known is not None:
         nodes = cluster.joined(known.join(lives, ["hostname", "incarnation"], "left_semi"), nodes)
-    tables.replace("nodes", nodes, lives, "hostname", "incarnation")
+    tables.replace("nodes", nodes, affected["nodes"])
     elections(tables, fresh)
 
 
-def of_runs(tables: Tables, fresh: DataFrame, runs: DataFrame) -> DataFrame:
-    """The fresh events, and the published ones of the same ``runs`` (column ``uuid``)."""
-    before, events = tables.before("runs"), tables.before("events")
-    if before is None or events is None:
+def of_runs(tables: Tables, fresh: DataFrame, runs: Affected) -> DataFrame:
+    """The fresh events, and the published ones of the same runs. A run's day is that of its first event."""
+    events = tables.before("events")
+    if events is None or not runs.days:
         return fresh
-    since = before.join(runs, "uuid", "left_semi").agg(F.min("date")).first()
-    if since is None or since[0] is None:
-        return fresh
-    return fresh.unionByName(events.where(F.col("date") >= F.lit(since[0])).join(runs, "uuid", "left_semi"))
+    since = min(runs.days).removeprefix("date=")
+    return fresh.unionByName(events.where(F.col("date") >= F.lit(since)).join(runs.keys, "uuid", "left_semi"))
 
 
 @contextlib.contextmanager
@@ -164,7 +167,7 @@ def elections(tables: Tables, fresh: DataFrame) -> None:
                 (F.col("date") >= F.lit(first[0] - timedelta(days=1))) & (F.col("type") == cluster.DECIDED)
             )
             about = cluster.elections(fresh.unionByName(near)).join(ids, "id", "left_semi")
-    tables.replace("elections", about, ids, "id")
+    tables.replace("elections", about, tables.affected({"elections": ids})["elections"])
 
 
 def corrupt(tables: Tables, picture: Picture) -> None:
@@ -177,7 +180,8 @@ def corrupt(tables: Tables, picture: Picture) -> None:
     else:
         rows = transforms.corrupt(tables.read_bad(), transforms.lines(tables.spark, picture.paths), picture.below)
     again = listed(tables.spark, picture.replaced, "source")
-    tables.replace("corrupt", rows, again.union(rows.select("source")).distinct(), "source")
+    sources = again.union(rows.select("source")).distinct()
+    tables.replace("corrupt", rows, tables.affected({"corrupt": sources})["corrupt"])
 
 
 def listed(spark: SparkSession, values: list[str], name: str) -> DataFrame:

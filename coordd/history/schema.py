@@ -63,6 +63,8 @@ ATTEMPTS = {
     "exit_code": "bigint",
     "application_id": "string",
 }
+# The order of the launches of a run. Several that started at one instant have one order, too.
+LAUNCH_ORDER = ("started", "attempt", "token", "nonce", "job")
 GRANTS = {
     "job": "string",
     "run": "string",

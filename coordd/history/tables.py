@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.history.schema import TABLES, ddl
 
 # The partition of a table without rows: one file without rows, so that readers find the columns.
 EMPTY = "date=1970-01-01"
 
-# A partition of ``events`` with more files is written as one again.
+# A partition with more files is written as one again when it gets more rows.
 FILES_MAX = 12
+
+
+class Affected(NamedTuple):
+    """Rows of a table that are computed again. ``keys``: their keys; ``days``: the published partitions with some."""
+
+    keys: DataFrame
+    days: set[str]
 
 
 class Tables:
@@ -72,35 +81,54 @@ class Tables:
 
     # ---- writing
 
-    def write(self, name: str, rows: DataFrame) -> set[str]:
-        """Write rows into the next table. Returns its partitions."""
+    def write(self, name: str, rows: DataFrame) -> None:
+        """Write rows into the next table."""
         path = os.path.join(self.new, name)
         self.spark.sparkContext.setJobDescription(f"write {name}")
         ordered = rows.select(*TABLES[name], "date").hint("rebalance", "date")
         ordered.write.mode("append").partitionBy("date").parquet(f"file://{path}")
-        return self.dates(path)
 
-    def replace(self, name: str, rows: DataFrame, affected: DataFrame, *key: str) -> None:
-        """The next table is the published one, without the rows of the ``affected`` keys, and with ``rows``.
+    def affected(self, keys: Mapping[str, DataFrame]) -> dict[str, Affected]:
+        """For each of these tables: the rows of the given keys (each value once), and the days that have some."""
+        found = []
+        for name, key in keys.items():
+            before = self.before(name)
+            if before is not None:
+                rows = before.join(key, key.columns, "left_semi")
+                found.append(rows.select(F.lit(name).alias("name"), "date").distinct())
+        self.spark.sparkContext.setJobDescription("look for days that change")
+        days: dict[str, set[str]] = {name: set() for name in keys}
+        for row in reduce(DataFrame.unionByName, found).collect() if found else ():
+            days[row["name"]].add(f"date={row.date.isoformat()}")
+        return {name: Affected(key, days[name]) for name, key in keys.items()}
 
-        ``affected``: the columns ``key``, each value once.
-        """
-        changed = self.write(name, rows)
+    def replace(self, name: str, rows: DataFrame, affected: Affected) -> None:
+        """The next table is the published one, without the ``affected`` rows, and with ``rows``."""
         before = self.before(name)
-        if before is not None:
-            gone = before.join(affected, [*key], "left_semi").select("date").distinct().collect()
-            changed |= {f"date={row.date.isoformat()}" for row in gone}
-            here = changed & self.dates(os.path.join(self.old, name))
-            if here:
-                dates = [date.removeprefix("date=") for date in here]
-                self.write(name, before.where(F.col("date").isin(dates)).join(affected, [*key], "left_anti"))
-            self.keep(name, changed)
+        if before is not None and affected.days:
+            others = before.where(_on(affected.days)).join(affected.keys, affected.keys.columns, "left_anti")
+            columns = [*TABLES[name], "date"]
+            rows = rows.select(*columns).unionByName(others.select(*columns))
+        self.write(name, rows)
+        self.keep(name, affected.days)
         self.complete(name)
 
     def keep(self, name: str, changed: Iterable[str] = ()) -> None:
-        """Link the partitions of the published table that have not changed."""
+        """Link the partitions of the published table that have not changed; those that become too many files are
+        written as one.
+        """
+        target = os.path.join(self.new, name)
+        many = set()
         for date in self.dates(os.path.join(self.old, name)).difference(changed):
-            link_tree(os.path.join(self.old, name, date), os.path.join(self.new, name, date))
+            source = os.path.join(self.old, name, date)
+            if os.path.isdir(os.path.join(target, date)) and len(os.listdir(source)) > FILES_MAX:
+                many.add(date)
+            else:
+                link_tree(source, os.path.join(target, date))
+        if many:
+            before = self.before(name)
+            assert before is not None
+            self.write(name, before.where(_on(many)))
 
     def rewrite_fresh(self, unique: DataFrame, changed: list[str]) -> None:
         """Fresh events of these days (YYYY-MM-DD), without repeated ones."""
@@ -118,17 +146,7 @@ class Tables:
         os.makedirs(target, exist_ok=True)
         for date in self.dates(self.fresh_events):
             os.rename(os.path.join(self.fresh_events, date), os.path.join(target, date))
-        many = []
-        for date in self.dates(os.path.join(self.old, "events")):
-            source = os.path.join(self.old, "events", date)
-            if os.path.isdir(os.path.join(target, date)) and len(os.listdir(source)) > FILES_MAX:
-                many.append(date.removeprefix("date="))
-            else:
-                link_tree(source, os.path.join(target, date))
-        if many:
-            before = self.before("events")
-            assert before is not None
-            self.write("events", before.where(F.col("date").isin(many)))
+        self.keep("events")
         self.complete("events")
 
     @property
@@ -158,6 +176,11 @@ class Tables:
                 if date < limit:
                     shutil.rmtree(os.path.join(path, date))
             self.complete(name)
+
+
+def _on(dates: Iterable[str]) -> Column:
+    """True for rows in these partitions."""
+    return F.col("date").isin([date.removeprefix("date=") for date in dates])
 
 
 def link_tree(source: str, target: str) -> None:

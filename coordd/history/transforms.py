@@ -136,12 +136,17 @@ def corrupt(checked_lines: DataFrame, all_lines: DataFrame, below: str = "") -> 
     first = all_lines.groupBy("source").agg(F.min("at").alias("first"))
     bad = checked_lines.where(F.col("kind") == BAD)
     return bad.join(first, F.col("node") == F.col("source")).select(
-        F.regexp_replace("source", f"^file:/*{re.escape(below)}(?=/)", "").alias("source"),
+        F.regexp_replace(_decoded("source"), f"^file:/*{re.escape(below)}(?=/)", "").alias("source"),
         (F.col("seq") - F.col("first") + 1).cast("int").alias("line_number"),
         F.col("reason").alias("problem"),
         F.col("line").cast("binary").alias("line"),
         "date",
     )
+
+
+def _decoded(uri: str) -> Column:
+    """A path as it is called: Spark says "%20" for a space. (In a form, which ``url_decode`` is for, "+" is one.)"""
+    return F.url_decode(F.replace(uri, F.lit("+"), F.lit("%2B")))
 
 
 def whole_files(spark: SparkSession, largest: int) -> None:

@@ -1,7 +1,8 @@
 """`python -m coordd.outcomes.message`: send a message of another process to the first address that takes it.
 
 The message is in COORDD_EVENT, the addresses in COORDD_HOOK_SECRET. The daemon's connections take it to RabbitMQ; when
-no daemon answers, this process connects itself. If the last call fails, the fallback gets it.
+no daemon answers, this process connects itself. If the last call fails, or nobody took the message within its time, the
+fallback gets it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from coordd.config.hooks.delivery import LINE_BYTES_MAX, Delivered, Delivery, read_delivered, written
-from coordd.config.hooks.publisher import EVENTS, EXPIRED
+from coordd.config.hooks.delivery import (
+    LINE_BYTES_MAX,
+    Delivered,
+    Delivery,
+    Question,
+    read_delivered,
+    read_told,
+    written,
+)
+from coordd.config.hooks.publisher import EVENTS, EXPIRED, TIME_S
 from coordd.core.jobs.schedule import parse_duration
 from coordd.outcomes.sending import JSON, offer
 from coordd.services.hooks.call import REFUSED, run
@@ -30,12 +39,12 @@ def main(environ: dict[str, str]) -> int:
     publisher, message = json.loads(environ.pop("COORDD_HOOK_SECRET")), json.loads(environ.pop("COORDD_EVENT"))
     ident, attempt = environ["COORDD_RUN"], int(environ["COORDD_ATTEMPT"])
     wanted_s = message["expires_s"] or (parse_duration(publisher["expires"]) if publisher["expires"] else 0.0)
-    left_s = _left_s(environ["COORDD_FIRE_TIME"], wanted_s)
-    if left_s is not None and left_s <= 0:
-        print(f"{ident} has expired: it was wanted for {wanted_s:g} s", file=sys.stderr)
+    left_s = _left_s(environ["COORDD_FIRE_TIME"], wanted_s or TIME_S)
+    if left_s <= 0 and not (attempt and _sent_again(publisher.get("socket", ""), ident)):
+        print(f"error: it has expired: nobody took it within {wanted_s or TIME_S:g} s", file=sys.stderr)
         code = EXPIRED
     else:
-        code = _sent(publisher, ident, message, left_s or 0.0, repeated=attempt > 0)
+        code = _sent(publisher, ident, message, max(0.0, left_s) if wanted_s else 0.0, repeated=attempt > 0)
     last = attempt + 1 >= publisher["attempts"]
     if code == 0 or not publisher["fallback"] or not (last or code == EXPIRED):
         return code
@@ -43,11 +52,19 @@ def main(environ: dict[str, str]) -> int:
     return run(publisher["fallback"], message["body"], publisher["timeout_s"], environ)
 
 
-def _left_s(recorded: str, expires_s: float) -> float | None:
-    """How much longer (seconds) the message is wanted; None: for ever."""
-    if not expires_s:
-        return None
-    return datetime.fromisoformat(recorded).timestamp() + expires_s - time.time()
+def _left_s(recorded: str, wanted_s: float) -> float:
+    """How much longer (seconds) the message is wanted."""
+    return datetime.fromisoformat(recorded).timestamp() + wanted_s - time.time()
+
+
+def _sent_again(path: str, run: str) -> bool:
+    """True if a person has sent it again: it is wanted, however old it is. False also if no daemon says so."""
+    line, _ = _asked(path, Question(run), ANSWER_S)
+    try:
+        return line is not None and read_told(line).again
+    except ValueError:
+        print("the daemon does not say whether a person has sent it again", file=sys.stderr)
+        return False
 
 
 def _sent(publisher: dict[str, Any], ident: str, message: dict[str, Any], left_s: float, repeated: bool) -> int:
@@ -81,19 +98,29 @@ def _sent(publisher: dict[str, Any], ident: str, message: dict[str, Any], left_s
 
 def _handed_over(path: str, delivery: Delivery) -> tuple[Delivered | None, bool]:
     """What the daemon says; None if none answers. And whether it was asked."""
+    line, asked = _asked(path, delivery, delivery.timeout_s + ANSWER_S)
+    try:
+        return (read_delivered(line) if line is not None else None), asked
+    except ValueError as exc:
+        print(f"no daemon answers ({exc}): this call connects itself", file=sys.stderr)
+        return None, asked
+
+
+def _asked(path: str, what: Delivery | Question, timeout_s: float) -> tuple[bytes | None, bool]:
+    """The daemon's line; None if there is none. And whether it was asked."""
     asked = False
     if not path:
         return None, asked
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.settimeout(delivery.timeout_s + ANSWER_S)
+            link.settimeout(timeout_s)
             link.connect(path)
             asked = True
-            link.sendall(written(delivery))
+            link.sendall(written(what))
             with link.makefile("rb") as file:
-                return read_delivered(file.readline(LINE_BYTES_MAX)), asked
-    except (OSError, ValueError) as exc:
-        print(f"no daemon answers ({exc}): this call connects itself", file=sys.stderr)
+                return file.readline(LINE_BYTES_MAX), asked
+    except OSError as exc:
+        print(f"no daemon answers ({exc}): this call does without", file=sys.stderr)
         return None, asked
 
 

@@ -257,19 +257,7 @@ class Driver:
 
     def journal_control(self, method: str, subject: str, uid: int, by: str, **more: Any) -> None:
         """Record a person's change, or a refused call; ``more`` are further fields."""
-        node = self.node
-        record = {
-            "type": "control",
-            **self._head(),
-            "seq": self._seq,
-            "clock": node.stamp(),
-            "timestamp": time.time(),
-            "method": method,
-            "subject": subject,
-            "uid": uid,
-            "by": by,
-            **more,
-        }
+        record = {**self._record("control"), "method": method, "subject": subject, "uid": uid, "by": by, **more}
         chain = ""
         try:
             if self.chain is not None:
@@ -282,6 +270,11 @@ class Driver:
         # With its hash: a copy of the log elsewhere shows whether the journal was rewritten.
         word = "control.refused" if more.get("outcome") == "refused" else "control.changed"
         log.info(word, method=method, subject=subject, by=by, uid=uid, chain=chain or None)
+
+    def _record(self, kind: str) -> dict[str, Any]:
+        """The first fields of a record other than an event."""
+        of = {"seq": self._seq, "clock": self.node.stamp(), "timestamp": time.time()}
+        return {"type": kind, **self._head(), **of}
 
     def tell(self, event: Event) -> None:
         """An event for this node's own journal and subscribers."""
@@ -299,15 +292,7 @@ class Driver:
         for save, what in list(self._unsaved.items()):
             self._save(save, what)
         if node.journal_failure:
-            record = {
-                "type": "journal-restored",
-                **self._head(),
-                "seq": self._seq,
-                "clock": node.stamp(),
-                "timestamp": time.time(),
-                "reason": node.journal_failure,
-                "room": "." * PROBE_BYTES,
-            }
+            record = {**self._record("journal-restored"), "reason": node.journal_failure, "room": "." * PROBE_BYTES}
             try:
                 self._journal.append([record], sync=True)
             except UnavailableError:
@@ -384,6 +369,8 @@ class Driver:
             if not self.node.journal_failure:
                 log.error("journal.failed", reason=str(exc))
             return str(exc)
+        if self.node.journal_failure:  # a short record fits before the next probe: the core takes part again at once
+            log.info("journal.restored")
         return ""
 
     def keep_request(self, of: Registration) -> str:

@@ -13,6 +13,7 @@ from coordd.services.breakers.service import JobBreakers, open_breakers
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
+from coordd.services.pace import turn
 from coordd.services.readiness import Readiness, stuck
 from coordd.services.strategies.priorities import Priorities
 from coordd.services.strategies.rooms import Rooms
@@ -95,7 +96,7 @@ class Health:
                     log.error("watchdog.withheld", reason=self.stuck)
                 else:
                     self._notifier.notify("WATCHDOG=1")
-            await trio.sleep(every_s)
+            await turn(every_s)
 
     async def _look_for_room(self) -> None:
         """Whether the runtime directory can take another attempt."""

@@ -20,6 +20,7 @@ from coordd.core.wire.events import Task, TaskFailed, TaskRetried, TaskRevoked, 
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Launcher
 from coordd.services.driver import Driver
+from coordd.services.pace import next_turn
 
 log = structlog.get_logger("runners")
 
@@ -202,7 +203,7 @@ class Runners:
                     self._poked(sock)
                 if trio.current_time() >= look_at:  # even while pokes arrive all the time
                     self._look()
-                    look_at = trio.current_time() + LOOK_S
+                    look_at = next_turn(LOOK_S)
         finally:
             sock.close()
 

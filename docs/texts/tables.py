@@ -312,6 +312,8 @@ _LIMITS = (
     ("core.node.elections", "EARLY_MAX", "elections of which an answer came before the question"),
     ("core.runs.triggers", "REQUESTS_MAX", "triggers that wait for the ledger"),
     ("core.ledger.words", "OPEN_PAGE", "open rows on one page of a sweep"),
+    ("core.ledger.rows", "FEED_MAX", "changes that the ledger remembers"),
+    ("core.runs.sweep", "WHOLE_EVERY", "intervals of sweeps after which a node reads everything again"),
     ("core.runs.leftovers", "AT_A_TIME", "rows that a node asks to settle at a time"),
     ("core.runs.leftovers", "WATCHED_MAX", "holders that a node watches to settle what they leave"),
     ("core.runs.planner", "CATCH_UP_MAX", "missed fire times that `misfire = all` catches up"),
@@ -409,7 +411,8 @@ _KEYS = {
     "breaker": "`[breaker]`: after (3: that many runs in a row), on (failure, lost, timeout; states, exit codes and "
     "patterns, or a table that says of each how many), window (none; those runs ended within it), open_for (15m), "
     "open_for_max (24h), growth (`fixed`, `linear`, `exponential`), when_open (`prevent`: rejected, `fail`: failure), "
-    "enforce (true; false only watches). docs/policies.md has the rules (no breaker)",
+    'enforce (true; false only watches), loud (`{ after = 3, within = "5m", for = "30m" }`: when a trip is logged '
+    "as an error). docs/policies.md has the rules (no breaker)",
     "trigger": "`[[trigger]]`: what starts a run beside the schedule. kind (file, command, sql, http, amqp, redis, "
     "event), name (the kind), args (the params of the run, from `{trigger.NAME}`), every (10s), max_open (100; 1 if "
     "runs exclude each other), path and settle (2s) of files, argv and timeout (30s) of a command, url, password_file, "

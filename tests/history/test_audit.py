@@ -6,6 +6,7 @@ disturbs another.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import pytest
@@ -106,6 +107,15 @@ HISTORIES: dict[str, tuple[Told, list[tuple[str, str, str, int]]]] = {
 }
 
 
+# Two launches at one instant, under one token, by two names of the job: written in both orders.
+INSTANTS = [
+    record
+    for run, names in (("instant@1", ("x", "y")), ("instant@2", ("y", "x")))
+    for name in names
+    for record in Told().add("started", 100, f"edge-{name}", 0, 0, run="", nonce="", name=name).records(run)
+]
+
+
 class Found(NamedTuple):
     of_job: dict[str, list[tuple[str, str, str, int]]]
     details: dict[tuple[str, str], str]
@@ -114,7 +124,8 @@ class Found(NamedTuple):
 @pytest.fixture(scope="module")
 def found(lines: Frame) -> Found:
     records = [record for name, (told, _) in HISTORIES.items() for record in told.records(name)]
-    result = Found({name: [] for name in HISTORIES}, {})
+    result = Found(defaultdict(list), {})
+    records += INSTANTS
     events = at_rest(transforms.events(transforms.checked(lines([encode_line(record) for record in records]))))
     granted = at_rest(transforms.granted(events))
     for row in audit(transforms.grants(granted), transforms.attempts(granted)).collect():
@@ -126,6 +137,11 @@ def found(lines: Frame) -> Found:
 @pytest.mark.parametrize("name", HISTORIES)
 def test_history(found: Found, name: str) -> None:
     assert sorted(found.of_job[name]) == HISTORIES[name][1]
+
+
+def test_launches_at_one_instant_have_one_order(found: Found) -> None:
+    assert sorted(found.of_job["x"]) == [("notice", "end_unknown", run, 0) for run in ("instant@1", "instant@2")]
+    assert found.of_job["y"] == []
 
 
 def test_details_say_who_and_how_long(found: Found) -> None:

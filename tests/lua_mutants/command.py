@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lua_mutants import notice
-from lua_mutants.conversation import Exchange, Interview
+from lua_mutants import notice, tracing
+from lua_mutants.conversation import Interview
 from lua_mutants.edits import Edit, edits
 
 COLUMNS = (
@@ -48,7 +48,10 @@ def main() -> int:
     console = Console()
     try:
         with console.status("running the contract tests with the true scripts …"):
-            kept = notice.record()
+            asks = notice.interview(notice.record())
+        with console.status("noting which lines each test executes …"):
+            asks.trace()
+        asks.close()
     except notice.MissingError as exc:
         console.print(str(exc), style="red", markup=False)
         return 1
@@ -57,7 +60,7 @@ def main() -> int:
     explained = notice.known_survivors()
     ends: dict[str, list[tuple[Edit, str]]] = {}
     with (
-        multiprocessing.Pool(initializer=begin, initargs=(kept, explained, chosen.quick)) as pool,
+        multiprocessing.Pool(initializer=begin, initargs=(asks, explained, chosen.quick)) as pool,
         Progress(*COLUMNS, console=console) as progress,
     ):
         task = progress.add_task("changes", total=len(wanted))
@@ -79,16 +82,16 @@ def main() -> int:
     return int(bool(ends.get(SURVIVES)) or bool(stale))
 
 
-def begin(kept: list[Exchange], explained: dict[str, str], quick: bool) -> None:
-    """Start a private Redis in each process."""
+def begin(asks: Interview, explained: dict[str, str], quick: bool) -> None:
+    """Each process starts a private Redis when it first asks."""
     global ASKS, EXPLANATIONS, QUICK  # each process of a pool gets these values here
-    ASKS, EXPLANATIONS, QUICK = notice.interview(kept), explained, quick
+    ASKS, EXPLANATIONS, QUICK = asks, explained, quick
     multiprocessing.util.Finalize(None, ASKS.close, exitpriority=10)
 
 
 def look(edit: Edit) -> tuple[Edit, str, str]:
     """The result of one change, and the reason for it."""
-    said = ASKS.noticed(edit.rewrite())
+    said = ASKS.noticed(edit.rewrite(), tracing.line_of(edit))
     if said.startswith(INVALID):
         return edit, INVALID, said
     if said:

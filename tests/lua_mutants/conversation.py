@@ -20,6 +20,7 @@ from coordd.adapters.ledger.redis_scripts import ROOM_OF, SEVERAL, Scripts
 from coordd.adapters.ledger.redis_server import Server
 from coordd.adapters.ledger.resp import Problem
 from coordd.errors import UnavailableError
+from lua_mutants import tracing
 
 # A command as it is recorded. For EVALSHA the name of the operation replaces the hash of the script.
 Command = tuple[Any, ...]
@@ -96,7 +97,24 @@ class Interview:
         self._clock = clock
         true = Scripts(clock)
         self._true = {op: true.text(op) for op in OPERATIONS}
+        # Of each traced line: the conversations in which it is executed, by their place in ``_parts``.
+        self._executing: dict[str, set[int]] = {}
+        self._order = list(range(len(self._parts)))
         self._redis: servers.Redis | None = None
+
+    def trace(self) -> None:
+        """Learn which conversations execute each line, by one replay: ``noticed`` leaves out the others."""
+        with rewritten(tracing.marked):
+            scripts = Scripts(self._clock)
+            server = self._serve()
+            names = self._load(server, {op: tracing.wrapped(scripts.text(op)) for op in OPERATIONS})
+        for place, (part, _) in enumerate(self._parts):
+            said = self._differs(server, names, part)
+            assert not said, f"a script that notes its lines answers otherwise: {said}"
+            lines, _ = server.ask([("SMEMBERS", tracing.TRACE), ("DEL", tracing.TRACE)], server.deadline())
+            for line in lines:
+                self._executing.setdefault(line.decode(), set()).add(place)
+        server.drop()
 
     def close(self) -> None:
         """Stop the server."""
@@ -104,40 +122,54 @@ class Interview:
             self._redis.close()
             self._redis = None
 
-    def noticed(self, rewrite: Callable[[str, str], str]) -> str:
-        """The first reply that differs; "" if all are equal."""
+    def executing(self, line: str) -> set[int]:
+        """The places of the conversations in which that line may be executed; all of them, if nothing was traced."""
+        return self._executing.get(line, set()) if self._executing else set(self._order)
+
+    def noticed(self, rewrite: Callable[[str, str], str], line: str = "") -> str:
+        """The first reply that differs; "" if all are equal. ``line``: the changed one, as it is traced."""
         try:
             with rewritten(rewrite):
                 scripts = Scripts(self._clock)
                 texts = {op: scripts.text(op) for op in OPERATIONS}
         except (AssertionError, ValueError) as exc:
             return f"the scripts cannot be read: {exc}"
-        if self._redis is None:
-            self._redis = servers.Redis()
-            self._redis.start()
-        server = Server(self._redis.url, HANGS_AFTER_S)
+        server = self._serve()
         try:
-            return self._ask(server, texts)
+            return self._ask(server, texts, line)
         except UnavailableError as exc:
             self.close()  # the server hangs in a script
             return f"no answer: {exc}"
         finally:
             server.drop()
 
-    def _ask(self, server: Server, texts: dict[str, bytes]) -> str:
+    def _serve(self) -> Server:
+        if self._redis is None:
+            self._redis = servers.Redis()
+            self._redis.start()
+        return Server(self._redis.url, HANGS_AFTER_S)
+
+    @staticmethod
+    def _load(server: Server, texts: dict[str, bytes]) -> dict[str, Any]:
+        """The names of the scripts, or what is wrong with one of them, on an empty server."""
         server.exchange([("FLUSHALL",)], server.deadline())
-        names = {}
-        for op, text in texts.items():
-            (name,) = server.ask([("SCRIPT", "LOAD", text)], server.deadline())
+        return {op: server.ask([("SCRIPT", "LOAD", text)], server.deadline())[0] for op, text in texts.items()}
+
+    def _ask(self, server: Server, texts: dict[str, bytes], line: str) -> str:
+        names = self._load(server, texts)
+        for name in names.values():
             if isinstance(name, Problem):
                 return f"invalid: {name.text}"
-            names[op] = name
         changed = {op for op, text in texts.items() if text != self._true[op]}
-        # If no call for a ledger uses the changed script, the replies for that ledger cannot differ.
-        for place, (part, uses) in enumerate(self._parts):
-            if (not changed or uses & changed) and (said := self._differs(server, names, part)):
+        executing = self.executing(line) if line else set(self._order)
+        # If no call for a ledger uses the changed script, or executes its line, the replies there cannot differ.
+        for turn, place in enumerate(self._order):
+            part, uses = self._parts[place]
+            if place not in executing or (changed and not uses & changed):
+                continue
+            if said := self._differs(server, names, part):
                 # What notices one change often notices the next one, too.
-                self._parts.insert(0, self._parts.pop(place))
+                self._order.insert(0, self._order.pop(turn))
                 return said
         return ""
 

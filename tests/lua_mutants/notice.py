@@ -33,7 +33,10 @@ STEPPED = (
     "ledger/test_holds.py",
     "ledger/test_gate_ahead.py",
     "test_fires.py",
+    "test_inputs.py",
     "ledger/corners",
+    "ledger/feed",
+    "ledger/marks",
     "ledger/test_identity.py",
 )
 # Tests with the old version's scripts, with Redis's own time, and with servers that are full, that fail, or that have

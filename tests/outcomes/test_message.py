@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from coordd.config.hooks.publisher import EXPIRED, Publisher
+from coordd.config.hooks.publisher import EXPIRED, TIME_S, Publisher
 from coordd.core.jobs.arguments import fill_launch
-from coordd.core.jobs.job import Command
+from coordd.core.jobs.job import Command, iso
 from outcomes.test_files import LIMIT_S, ROOT
 
 IDENT = "hook~publish.p#1"
@@ -21,7 +22,7 @@ def environment(
     attempt: int = 0,
     expires_s: float = 0.0,
     body: str = "hello",
-    at: str = "2026-11-24T00:00:00Z",
+    age_s: float = 0.0,
     socket: str = "",
     **more: Any,
 ) -> tuple[list[str], dict[str, str]]:
@@ -31,7 +32,7 @@ def environment(
     filled = fill_launch(job.launch, {**job.params, "event0": told[:9], "event1": told[9:]})
     assert isinstance(filled, Command)
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "COORDD_RUN": IDENT, "COORDD_ATTEMPT": str(attempt)}
-    return [sys.executable, *filled.argv[1:]], {**env, **filled.env, "COORDD_FIRE_TIME": at}
+    return [sys.executable, *filled.argv[1:]], {**env, **filled.env, "COORDD_FIRE_TIME": iso(time.time() - age_s)}
 
 
 def published(*to: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -62,9 +63,20 @@ def test_the_fallback_gets_the_message_after_the_last_call_only(tmp_path: Path) 
 
 def test_an_expired_message_is_not_sent(tmp_path: Path) -> None:
     to = f"file://{tmp_path}/lines"
-    for late in (published(to, expires_s=60.0), published(to, expires="1m")):
-        assert (late.returncode, "has expired: it was wanted for 60 s" in late.stderr) == (EXPIRED, True)
+    for late in (published(to, age_s=61.0, expires_s=60.0), published(to, age_s=61.0, expires="1m")):
+        assert (late.returncode, "has expired: nobody took it within 60 s" in late.stderr) == (EXPIRED, True)
     assert not (tmp_path / "lines").exists()
-    assert published(to, expires_s=60.0, fallback=("/bin/true",)).returncode == 0
-    assert published(to, expires="7d", expires_s=6e9).returncode == 0, "the sender's time counts"
+    assert published(to, age_s=61.0, expires_s=60.0, fallback=("/bin/true",)).returncode == 0
+    assert published(to, age_s=61.0, expires="1m", expires_s=6e9).returncode == 0, "the sender's time counts"
     assert "events see" in published("events").stdout
+
+
+def test_a_message_that_waited_its_whole_time_is_given_up_and_the_fallback_gets_it(tmp_path: Path) -> None:
+    to, kept = f"file://{tmp_path}/lines", tmp_path / "kept"
+    given_up = published(to, age_s=TIME_S + 1)
+    assert (given_up.returncode, given_up.stderr) == (
+        EXPIRED,
+        "error: it has expired: nobody took it within 604800 s\n",
+    )
+    assert published(to, age_s=TIME_S + 1, fallback=("/bin/sh", "-c", f"cat > {kept}")).returncode == 0
+    assert (kept.read_text(), (tmp_path / "lines").exists()) == ("hello\n", False)

@@ -20,7 +20,8 @@ BOTH = (
 )
 LOADED = {
     "sqlite:///x": "adapters.ledger.sqlite_ledger adapters.ledger.sqlite_rows core.ledger.backfill "
-    "core.ledger.backfill.rule core.ledger.breaker core.ledger.breaker.rule core.ledger.fires core.ledger.limits "
+    "core.ledger.backfill.rule core.ledger.breaker core.ledger.breaker.rule core.ledger.feed core.ledger.feed.rule "
+    "core.ledger.fires core.ledger.limits "
     "core.ledger.limits.rule core.ledger.marks core.ledger.marks.rule core.ledger.people core.ledger.rerun "
     "core.ledger.rerun.rule core.ledger.revision core.ledger.revision.rule core.ledger.rows core.ledger.rules "
     "core.ledger.sound core.ledger.standing core.ledger.steps",

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 from support.small_cluster import Lone, asked_for, job
 
 from coordd.core.ledger.answers import Answer
@@ -74,3 +75,16 @@ def test_a_trigger_whose_caller_went_away_still_leaves_the_node() -> None:
 
     trio.run(main)
     assert [one.request.op for some in outside.asked for one in some].count("register") == 1
+
+
+def test_a_record_that_fits_before_the_next_probe_is_told_as_the_end_of_the_failure() -> None:
+    driver = Outside().driver
+    driver.node.impaired("its journal cannot be written: No space left on device")
+    with capture_logs() as said:
+        assert driver.journal([], sync=True) == ""
+    assert [line["event"] for line in said] == ["journal.restored"]
+
+    driver.node.impaired("")
+    with capture_logs() as said:
+        driver.journal([], sync=True)
+    assert said == []

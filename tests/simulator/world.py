@@ -22,7 +22,7 @@ from simulator.configuration import CONFIGURES, FAR, Configuration
 from simulator.intruder import Intruder
 from simulator.item import Item
 from simulator.judging.answers import Answers
-from simulator.judging.final import takes_turns
+from simulator.judging.final import owes, takes_turns
 from simulator.judging.hearing import Hearing
 from simulator.judging.judge import Child, Judge, Violation
 from simulator.judging.line import Line
@@ -471,6 +471,8 @@ class World:
         if any(not host.gone and (host.outbox or host.disk.requests) for host in self.hosts):
             return True
         if (self.plan.published and self.publishing.unsettled()) or self.told.untold() or unsettled(self):
+            return True
+        if owes(self):
             return True
         if self.server.setbacks and self.server.whole_s(self.server.wall()) > 0:
             return True

@@ -69,6 +69,7 @@ open_for_max = "12h"
 growth = "exponential"
 when_open = "fail"
 enforce = false
+loud = { after = 2, within = "1m", for = "10m" }
 [[trigger]]
 kind = "file"
 name = "drop"

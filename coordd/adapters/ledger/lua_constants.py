@@ -76,7 +76,12 @@ _KEYS = {
 
 
 # IMPORTED: the epoch after an import; its next reader finds that the ledger went back.
-_MARKS = {"NEWCOMER_S": words.NEWCOMER_S, "FORGOTTEN_S": marks.FORGOTTEN_S, "IMPORTED": "imported"}
+_MARKS = {
+    "NEWCOMER_S": words.NEWCOMER_S,
+    "FORGOTTEN_S": marks.FORGOTTEN_S,
+    "IMPORTED": "imported",
+    "FEED_MAX": rows.FEED_MAX,
+}
 
 
 def constants() -> str:
@@ -112,7 +117,7 @@ def constants() -> str:
         "-- in a re-run of a run without parents (core/ledger/words.py).",
         "-- CHILDREN_KEPT_S: how long it is waited for (seconds). One table for the same reason.",
         f"local OF = {_table([f'{name} = {_value(key)}' for name, key in _KEYS.items()])}",
-        "-- Marks (core/ledger/marks); one table for the same reason.",
+        "-- Marks (core/ledger/marks), how many changes are kept (core/ledger/feed); one table for the same reason.",
         f"local MARKS = {_table([f'{name} = {_value(value)}' for name, value in _MARKS.items()])}",
         "",
         "-- Figures.",
@@ -122,7 +127,8 @@ def constants() -> str:
         f"local TEXT_BYTES_MAX = {4 * sound.TEXT_MAX}",
         f"local LONG_BYTES_MAX = {_table([f'{column} = {4 * sound.LONG_TEXT_MAX}' for column in sorted(sound.LONG)])}",
         "",
-        "-- Columns (core/ledger/rows.py); of a run's row, OPEN is what a sweep tells, WHOLE and INSTANT are numbers.",
+        "-- Columns (core/ledger/rows.py); of a run's row, OPEN is what a sweep tells, FEED what has a number when it",
+        "-- changes; WHOLE and INSTANT are numbers.",
         f"local COLUMNS = {_columns(numbers)}",
         "-- Those that are numbers.",
         f"local NUMBERS = {_set(numbers)}",
@@ -139,6 +145,7 @@ def _columns(numbers: Mapping[str, object]) -> str:
         "JOB": rows.JOB_COLUMNS,
         "STANDING": rows.STANDING_COLUMNS,
         "OPEN": redis_rows.OPEN_COLUMNS,
+        "FEED": rows.FEED_COLUMNS,
         "WHOLE": [column for column in of_runs if numbers[column] is int],
         "INSTANT": [column for column in of_runs if _is_instant(column)],
     }

@@ -77,6 +77,9 @@ def open_answer(reply: list[Any]) -> OpenAnswer:
         seconds(reply[7]),
         current,
         {key.decode(errors="replace"): Hold.read(text.decode(errors="replace")) for key, text in reply[8]},
+        cursor=reply[9].decode(),
+        gone=[run.decode(errors="replace") for run in reply[10]] if reply[11] else None,
+        more=reply[11] == b"1",
     )
     answer.grants = grants
     return answer

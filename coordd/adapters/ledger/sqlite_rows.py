@@ -11,7 +11,11 @@ from coordd.core.ledger.rows import (
     ACTIVATION_COLUMNS,
     ACTIVATIONS_MAX,
     ATTEMPT_COLUMNS,
+    CHANGES,
+    FEED_COLUMNS,
+    FEED_MAX,
     JOB_COLUMNS,
+    OF_JOB,
     RUN_COLUMNS,
     STANDING_COLUMNS,
     Activation,
@@ -19,6 +23,7 @@ from coordd.core.ledger.rows import (
     Cursor,
     JobRow,
     Row,
+    changed_by,
 )
 from coordd.core.ledger.sound import (
     BAD_MAX,
@@ -105,6 +110,8 @@ ADDED = {
     # The starts of attempts that a rate counts (core/ledger/limits/rule.py).
     "starts": """CREATE TABLE IF NOT EXISTS starts (
         key TEXT NOT NULL, attempt TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (key, attempt)) WITHOUT ROWID""",
+    # The newest change of each run and job (core/ledger/feed/rule.py).
+    "changes": "CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY NOT NULL, name TEXT UNIQUE NOT NULL)",
 }
 # Columns that were added later: an older version writes rows without them. (table, column, declaration)
 ADDED_COLUMNS = (("runs", "due", "REAL NOT NULL DEFAULT 0"),)
@@ -119,6 +126,8 @@ _PUT_RUN = (
     f"INSERT INTO runs ({RUN_LIST}) VALUES ({', '.join('?' * len(RUN_COLUMNS))}) ON CONFLICT (run) DO UPDATE SET "
     + ", ".join(f'"{column}" = excluded."{column}"' for column in _CHANGING)
 )
+_FEED = ", ".join(f'"{column}"' for column in FEED_COLUMNS)
+_TOLD = f"SELECT {_FEED} FROM runs WHERE run = ?"
 ATTEMPT_LIST = ", ".join(ATTEMPT_COLUMNS)
 _JOB = ", ".join(JOB_COLUMNS)
 _STANDING = ", ".join(STANDING_COLUMNS)
@@ -174,7 +183,23 @@ class Transaction:
         return sound_run(Row(values)) if values else None
 
     def put_run(self, row: Row) -> None:
+        before = self._execute(_TOLD, (row.run,)).fetchone()
         self._write(_PUT_RUN, row.values())
+        for name in changed_by(row, before):
+            self.number(name)
+
+    def number(self, name: str) -> None:
+        number = self.changes() + 1
+        self.put_meta(CHANGES, str(number))
+        self._write("INSERT OR REPLACE INTO changes (number, name) VALUES (?, ?)", (number, name))
+        self._write("DELETE FROM changes WHERE number <= ?", (number - FEED_MAX,))
+
+    def changes(self) -> int:
+        return int(self.meta(CHANGES) or 0)
+
+    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
+        sql = "SELECT number, name FROM changes WHERE number > ? ORDER BY number LIMIT ?"
+        return [(int(number), str(name)) for number, name in self._execute(sql, (after, limit))]
 
     def job(self, job: str) -> JobRow | None:
         values = self._execute(f"SELECT {_JOB} FROM jobs WHERE job = ?", (job,)).fetchone()
@@ -188,10 +213,12 @@ class Transaction:
 
     def put_job(self, row: JobRow) -> None:
         self._write(f"INSERT OR REPLACE INTO jobs ({_JOB}) VALUES (?, ?, ?, ?, ?, ?)", row.values())
+        self.number(OF_JOB + row.job)
 
     def drop_job(self, job: str) -> None:
         self._write("DELETE FROM jobs WHERE job = ?", (job,))
         self._write("DELETE FROM standing WHERE job = ?", (job,))
+        self.number(OF_JOB + job)
 
     def highest_token(self, job: str) -> int:
         sql = "SELECT max(token) FROM runs WHERE job = ? AND typeof(token) = 'integer' AND token BETWEEN 0 AND ?"
@@ -216,6 +243,7 @@ class Transaction:
     def put_standing(self, row: JobRow) -> None:
         marks = ", ".join("?" * len(STANDING_COLUMNS))
         self._write(f"INSERT OR REPLACE INTO standing ({_STANDING}) VALUES ({marks})", row.standing())
+        self.number(OF_JOB + row.job)
 
     def activations(self, job: str) -> list[Activation]:
         found = self._execute(f"SELECT {_ACTIVATION} FROM activations WHERE job = ? ORDER BY sequence", (job,))
@@ -318,8 +346,9 @@ class Transaction:
                 kind="not_empty",
                 hint="export them, then import with --replace",
             )
-        for table in ("runs", "attempts", "jobs", "standing", "activations", "starts"):
+        for table in ("runs", "attempts", "jobs", "standing", "activations", "starts", "changes"):
             self._write(f"DELETE FROM {table}", ())
+        self.put_meta(CHANGES, str(self.changes() + FEED_MAX + 1))  # every cursor begins again
 
     def meta(self, key: str) -> str:
         if key not in self._metas:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordd.config import values
+from coordd.config.checks.loud import read_loud
 from coordd.core.breaker import CLOSED, FAILURES, GROWTHS, HALF_OPEN, KINDS, Rule
 from coordd.core.jobs.arguments import nearest
 from coordd.core.ledger.words import FAILURE
@@ -64,6 +65,7 @@ def _rule(said: Mapping[str, Any], kinds: tuple[str, ...], wrong: list[str]) -> 
         open_for_s=first_s,
         open_for_max_s=longest_s,
         growth=read.get("growth", usual.growth),
+        loud=read.get("loud", usual.loud),
     )
 
 
@@ -92,4 +94,5 @@ _READERS: dict[str, values.Reader] = {
     "open_for": values.seconds(OPEN_MIN_S, OPEN_MAX_S),
     "open_for_max": values.seconds(OPEN_MIN_S, OPEN_MAX_S),
     "growth": values.one_of(*GROWTHS),
+    "loud": read_loud,
 }

@@ -32,6 +32,18 @@ class Delivery(msgspec.Struct, frozen=True):
     tls_ca: str = ""
 
 
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Has a person sent the message of this run again?"""
+
+    run: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """``again``: a person has."""
+
+    again: bool
+
+
 class Delivered(msgspec.Struct, frozen=True):
     """The exit code of the call, what each address said, and whether a broker may have the message nevertheless."""
 
@@ -45,7 +57,7 @@ def socket_path(runtime_dir: str) -> str:
     return os.path.join(runtime_dir, SOCKET)
 
 
-def written(said: Delivery | Delivered) -> bytes:
+def written(said: Delivery | Delivered | Question | Told) -> bytes:
     """As a line."""
     return msgspec.json.encode(said) + b"\n"
 
@@ -53,6 +65,19 @@ def written(said: Delivery | Delivered) -> bytes:
 def read_delivery(line: bytes) -> Delivery:
     """What a program asks. Raises ValueError."""
     return _read(line, Delivery)
+
+
+def read_question(line: bytes) -> Question | None:
+    """What a program wants to know; None if it asks for something else."""
+    try:
+        return _read(line, Question)
+    except ValueError:
+        return None
+
+
+def read_told(line: bytes) -> Told:
+    """What the daemon says to a question. Raises ValueError."""
+    return _read(line, Told)
 
 
 def read_delivered(line: bytes) -> Delivered:

@@ -20,7 +20,6 @@ from coordd.config.hooks.sink import (
     PLUGIN,
     SCHEMES,
     TRIES_MAX,
-    WAITS_S,
     read_address,
     read_delay,
     read_named,
@@ -42,15 +41,21 @@ EVENTS = "events"
 # The parameters of a run's message: an argument has at most 4 KiB, so a longer message is cut into pieces.
 PIECES = tuple([f"{EVENT_PARAM}{number}" for number in range(7)])
 
-# The exit code of a call about a message that is not wanted any more.
+# The exit code of a call about a message that nobody took within its time.
 EXPIRED = 75
+
+# The time of a message that says nothing (seconds), and the longest one. A call finds out that it has passed, since the
+# fallback gets the message then. So the ledger lets it wait longer: the message before it may still be between two
+# calls, thousands before it each need a call too, and the cluster may be held.
+TIME_S = 7 * 86_400.0
+WAITS_S = 30 * 86_400.0
 
 
 class Publisher(msgspec.Struct, frozen=True):
     """One [publish.NAME]. ``to``: addresses, tried in turn with each call. ``owner``: a group that may publish, beside
-    operators. ``expires``: how long a message is wanted, unless its sender says; "": for ever. ``fallback``: a program
-    that gets the message on its stdin when the last call has failed. ``ordered``: one message after the other, as they
-    were accepted; else some at a time.
+    operators. ``expires``: how long a message is wanted, unless its sender says; "": TIME_S, and a broker keeps it for
+    ever. ``fallback``: a program that gets the message on its stdin when the last call has failed, or its time has
+    passed. ``ordered``: one message after the other, as they were accepted; else some at a time.
     """
 
     name: str
@@ -137,7 +142,7 @@ def _addresses(value: object) -> tuple[str, ...]:
 def read_expires(value: object) -> str:
     """How long a message is wanted, as a duration. Raises ValueError."""
     said = values.text(value)
-    if not 0 < parse_duration(said) <= WAITS_S:
+    if not 0 < parse_duration(said) <= TIME_S:
         raise ValueError(f"expected a duration up to 7d, found {values.found(said)}")
     return said
 

@@ -36,7 +36,8 @@ MARK = "spark.coordd.mark"
 
 # The ledger writes this when a person has decided that a run with an unknown end is to be tried again, and when one
 # replays a run that was given up.
-BY_PERSON = ("resolved as relaunch by ", "; replayed by ")
+REPLAYED = "; replayed by "
+BY_PERSON = ("resolved as relaunch by ", REPLAYED)
 
 
 class Application(NamedTuple):

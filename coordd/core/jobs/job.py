@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from coordd.core.breaker import Loud
 from coordd.core.checks.check import Check, Use
 from coordd.core.groups.expand import Expand, group_of
 from coordd.core.jobs.trigger import Trigger
@@ -71,7 +72,7 @@ class Breaker(msgspec.Struct, frozen=True):
     """After some runs that ended so, the job's runs are stopped for a while (core/ledger/breaker says how).
 
     ``groups``: how many runs in a row, and the words for how they ended; ``patterns``: what ``matched`` means of their
-    output.
+    output; ``loud``: when a trip is logged as an error.
     """
 
     groups: tuple[tuple[int, tuple[str, ...]], ...] = ((3, ("failure", "lost", "timeout")),)
@@ -82,6 +83,7 @@ class Breaker(msgspec.Struct, frozen=True):
     growth: Literal["fixed", "linear", "exponential"] = "fixed"
     when_open: Literal["prevent", "fail"] = "prevent"
     enforce: bool = True
+    loud: Loud = Loud()
 
 
 class SparkSubmit(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 No runner sweeps, so this file is not loaded before a job is started.
 """
 
-from coordd.core.ledger.rows import due_in, is_overdue, left_of
+from coordd.core.ledger.rows import due_in, is_overdue, late_in, left_of
 from coordd.core.ledger.words import ABSENT, OK, OPENED, PENDING, RETRY, Record
 
 TYPE_CHECKING = False
@@ -53,6 +53,7 @@ class OpenRun:
         "ended_at",
         "fire_at",
         "job",
+        "late_in_s",
         "lease",
         "left_s",
         "node",
@@ -84,11 +85,18 @@ class OpenRun:
         self.beat = row.beat
         self.left_s = left_of(row, now)
         self.of_parents = row.by.startswith((OPENED, ABSENT))  # they have opened it, or it is missed for them
-        self.overdue = row.state in (PENDING, RETRY) and is_overdue(row, now)  # nobody may launch it any more
+        waits = row.state in (PENDING, RETRY)
+        self.late_in_s = late_in(row, now) if waits else float("inf")
+        self.overdue = waits and is_overdue(row, now)  # nobody may launch it any more
 
 
 class OpenAnswer:
-    """One page of open rows, and the state of each job.
+    """One page of open rows, or what has changed since a cursor; and the state of each job.
+
+    ``cursor``: what changes from now on, a later sweep can ask for ("": in a further page). ``whole``: this is a page
+    of all open rows. Otherwise ``runs`` has those that have changed since the caller's cursor, and those asked for by
+    name; ``gone`` names the runs of both kinds that have no open row; ``jobs`` has only states that have changed, and
+    those asked for. ``more``: further changes follow the new cursor.
 
     ``identity_from`` tells which rules are in force (NEVER: the old ones). ``current`` has the definition of each job
     that counts, if there is one.
@@ -106,16 +114,20 @@ class OpenAnswer:
         "after",
         "bad",
         "current",
+        "cursor",
         "epoch",
+        "gone",
         "grants",
         "holds",
         "identity",
         "identity_from",
         "jobs",
+        "more",
         "predecessor",
         "recovering_s",
         "runs",
         "wall",
+        "whole",
         "word",
     )
 
@@ -133,7 +145,16 @@ class OpenAnswer:
         identity_from: float = 0.0,
         current: "dict[str, Current] | None" = None,
         holds: "dict[str, Hold] | None" = None,
+        *,
+        cursor: str = "",
+        gone: "list[str] | None" = None,
+        more: bool = False,
     ) -> None:
+        """``gone`` None: a page of all open rows."""
+        self.cursor = cursor
+        self.whole = gone is None
+        self.gone = gone or []
+        self.more = more
         self.bad = bad or {}
         self.word = OK
         self.after = after
@@ -151,4 +172,5 @@ class OpenAnswer:
 
     def __repr__(self) -> str:
         """Short, and the same in every process: the simulator compares its transcripts."""
-        return f"{self.word}({', '.join(f'{one.run} {one.state}' for one in self.runs)})"
+        gone = f"; gone: {', '.join(self.gone)}" if self.gone else ""
+        return f"{self.word}({', '.join(f'{one.run} {one.state}' for one in self.runs)}{gone})"

@@ -153,8 +153,8 @@ class People(Life):
         if said.suspended and 0.0 < said.until <= now.wall:
             return Answer(FINISHED)
         if said.given and not said.suspended:
-            mine, there = self._hold(store, OF_JOB + said.job, now), self._hold(store, said.given, now)
-            if mine is None or mine.by != said.by or (there.note if there is not None else "") != said.noted:
+            mine = self._hold(store, OF_JOB + said.job, now)
+            if mine is None or mine.by != said.by or not self._is_as_given(store, said, now):
                 return Answer(FINISHED)
         row = self._mended_job(store, said.job, now)
         self._is_suspended(store, row, now)
@@ -167,11 +167,19 @@ class People(Life):
         return Answer(OK, token=row.version, by=self._begun(store, row.job, now) if said.suspended else "")
 
     def keep(self, store: "Store", said: "Keep", now: LedgerTime) -> Answer:
-        """Hold all jobs or a node, or end that: ok, or finished if ``until`` is over. ``by``: as in ``suspend``."""
+        """Hold all jobs or a node, or end that: ok, or finished if ``until`` is over, or it is not as ``given``.
+        ``by``: as in ``suspend``.
+        """
         if said.held and 0.0 < said.until <= now.wall:
+            return Answer(FINISHED)
+        if said.given and not self._is_as_given(store, said, now):
             return Answer(FINISHED)
         self._put_hold(store, said.key, _hold(said, 0, now) if said.held else None)
         return Answer(OK, by=self._begun(store, "", now) if said.held and said.key == ALL else "")
+
+    def _is_as_given(self, store: "Store", said: "Keep | Suspend", now: LedgerTime) -> bool:
+        there = self._hold(store, said.given, now)
+        return (there.note if there is not None else "") == said.noted
 
     def _begun(self, store: "Store", job: str, now: LedgerTime) -> str:
         """The runs that are past their gate ahead of their fire time, of one job or of all (""); at most BEGUN_MAX."""

@@ -120,20 +120,31 @@ class ListOpen(Request[OpenAnswer]):
     """The first page of the open rows, and the state of these jobs.
 
     ``host``: the node that sweeps ("": nobody who claims). If it does not sweep for ``silence_s``, it does not claim.
+    ``since``: the cursor of an earlier answer; then only what has changed since is told, and the ``named`` runs (a line
+    each). "", or a cursor that the ledger cannot serve: the first page.
     """
 
     op = "open"
     writes = False  # except for a job that was never seen before, and when a node was seen last
-    wire = ("limit", "host", "silence_s", "jobs")
+    wire = ("limit", "host", "silence_s", "since", "named", "jobs")
     __slots__ = wire
 
     def __init__(
-        self, *, jobs: "tuple[str, ...]" = (), limit: int = 0, host: str = "", silence_s: float = SILENCE_S
+        self,
+        *,
+        jobs: "tuple[str, ...]" = (),
+        limit: int = 0,
+        host: str = "",
+        silence_s: float = SILENCE_S,
+        since: str = "",
+        named: str = "",
     ) -> None:
-        """``limit``: rows per page; 0: OPEN_PAGE."""
+        """``limit``: rows per page, and changes in an answer; 0: OPEN_PAGE."""
         self.limit = limit or OPEN_PAGE
         self.host = host
         self.silence_s = silence_s
+        self.since = since
+        self.named = named
         self.jobs = jobs
 
 
@@ -449,19 +460,35 @@ class Suspend(Request[Answer]):
 
 
 class Keep(Request[Answer]):
-    """Hold all jobs or a node, or end that; ``key`` as in core/ledger/rows.py. ``until``: as in Suspend."""
+    """Hold all jobs or a node, or end that; ``key`` as in core/ledger/rows.py. ``until``: as in Suspend.
+
+    ``given``: only if the hold of this key has the note ``noted`` ("": there is no such hold).
+    """
 
     op = "keep"
-    wire = ("key", "held", "by", "uid", "until", "note")
+    wire = ("key", "held", "by", "uid", "until", "note", "given", "noted")
     __slots__ = wire
 
-    def __init__(self, *, key: str, held: bool, by: str, uid: int = 0, until: float = 0.0, note: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        key: str,
+        held: bool,
+        by: str,
+        uid: int = 0,
+        until: float = 0.0,
+        note: str = "",
+        given: str = "",
+        noted: str = "",
+    ) -> None:
         self.key = key
         self.held = held
         self.by = by
         self.uid = uid
         self.until = until
         self.note = note
+        self.given = given
+        self.noted = noted
 
 
 class PlanBackfill(Request[Answer]):

@@ -3,7 +3,17 @@
 The runner of a SQLite ledger loads this file before it starts a job, so it imports only its neighbours.
 """
 
-from coordd.core.ledger.words import CLOCK_EXACT_S, OPENED, REPEATED, RERUN, AttemptNumber, Policy, Record, Token
+from coordd.core.ledger.words import (
+    CLOCK_EXACT_S,
+    OPENED,
+    REPEATED,
+    RERUN,
+    REVOKED,
+    AttemptNumber,
+    Policy,
+    Record,
+    Token,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,9 +24,9 @@ if TYPE_CHECKING:
         """The transaction that the rules need: it reads and writes rows."""
 
         def run(self, run: str) -> "Row | None": ...
-        def put_run(self, row: "Row") -> None: ...
+        def put_run(self, row: "Row") -> None: ...  # numbers what changes (changed_by)
         def job(self, job: str) -> "JobRow | None": ...
-        def put_job(self, row: "JobRow") -> None: ...
+        def put_job(self, row: "JobRow") -> None: ...  # numbers it; so do put_standing and drop_job
         def job_names(self) -> "list[str]": ...  # every job that has a row
         def has_jobs(self) -> bool: ...  # some job has a row
 
@@ -58,6 +68,15 @@ if TYPE_CHECKING:
             """Open rows (read-only) by (not_before, run), starting after a cursor; and the cursor of the next page,
             None at the end.
             """
+
+        def number(self, name: str) -> None:
+            """Number a change of that run or job (OF_RUN, OF_JOB and its name)."""
+
+        def changes(self) -> int:
+            """The number of the newest change."""
+
+        def changed(self, after: int, limit: int) -> "list[tuple[int, str]]":
+            """The runs and jobs whose newest change has a higher number, with that number; in this order."""
 
         def ended_runs(self, before: float, limit: int) -> "list[Row]":
             """Terminal rows (read-only) that ended and fired before an instant; by (ended_at, run)."""
@@ -199,6 +218,33 @@ class Row:
     def copy(self) -> "Row":
         """A copy that can be changed without changing this row."""
         return Row(self.values())
+
+
+# A change of one of these columns is numbered. What a holder renews is not: who watches a holder asks for its row.
+FEED_COLUMNS = (
+    "state", "job", "digest", "args", "policy", "scheduled", "fire_at", "due", "by",
+    "attempt", "not_before", "token", "nonce", "node",
+)  # fmt: skip
+
+# The ledger remembers changes up to this number below the newest. An older cursor begins again.
+FEED_MAX = 10_000
+CHANGES = "changes"  # the number of the newest one, in the ledger's ``meta``
+
+
+def changed_by(row: Row, before: "tuple[object, ...] | None") -> "list[str]":
+    """What a sweep shows otherwise once this row is written: the run, its job, both or nothing. ``before``: the
+    FEED_COLUMNS that it had. A renewal changes nothing.
+    """
+    if before == fed(row):
+        return []
+    # The newest fire time of a job does not count runs that were revoked before any claim.
+    fires = row.scheduled and (before is None or REVOKED in (before[0], row.state))
+    return [OF_RUN + row.run, *([OF_JOB + row.job] if fires else ())]
+
+
+def fed(row: Row) -> "tuple[object, ...]":
+    """The row's FEED_COLUMNS."""
+    return tuple([getattr(row, column) for column in FEED_COLUMNS])
 
 
 ATTEMPT_COLUMNS = (
@@ -344,6 +390,7 @@ class Activation:
 ALL = "all"
 OF_NODE = "node:"
 OF_JOB = "job:"
+OF_RUN = "run:"  # only in the feed
 # No hold, but kept as one: a person's size of a pool, in its note.
 OF_POOL = "pool:"
 # Nor is this one: the plan of a job's backfill, in its note (core/ledger/backfill).
@@ -451,4 +498,9 @@ def due_in(row: Row, now: LedgerTime) -> float:
 
 def is_overdue(row: Row, now: LedgerTime) -> bool:
     """Later than its ``start_within``, by the row's own policy, whatever the job says now."""
-    return now.wall > row.not_before and now.wall > row.not_before + Policy.unpack(row.policy).start_within_s
+    return now.wall > row.not_before and late_in(row, now) < 0.0
+
+
+def late_in(row: Row, now: LedgerTime) -> float:
+    """Seconds until the row's own ``start_within`` is over; negative after it."""
+    return row.not_before + Policy.unpack(row.policy).start_within_s - now.wall

@@ -14,18 +14,18 @@ A ledger that went back (a failover that lost writes, an old backup) is in quara
 (RECOVERING), and accepts that through ``restore``.
 
 Rows are in rows.py, requests in requests.py and runner_requests.py, answers in answers.py and open_answer.py, single
-steps in steps.py, operations for people in people.py. The runner of a SQLite ledger loads this file before it starts a
-job, so it imports only its neighbours and the errors, and no requests but the runner's.
+steps in steps.py, operations for people in people.py, those of a sweep in feed/rule.py. The runner of a SQLite ledger
+loads this file before it starts a job, so it imports only its neighbours and the errors, and no requests but the
+runner's.
 """
 
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.feed.rule import Sweeping
 from coordd.core.ledger.people import People
 from coordd.core.ledger.rerun.rule import Rerunning
 from coordd.core.ledger.revision.rule import Adopting
 from coordd.core.ledger.rows import (
     OF_JOB,
-    Cursor,
-    Hold,
     JobRow,
     LedgerTime,
     Row,
@@ -67,15 +67,14 @@ from coordd.core.ledger.words import (
     UNRECORDED,
     Policy,
 )
-from coordd.errors import BadRowError, LocalProtocolError
+from coordd.errors import LocalProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from coordd.core.ledger.open_answer import Current, JobState, OpenAnswer
-    from coordd.core.ledger.requests import Claim, ListEnded, ListOpen, Page, Prune, Register, Settle
+    from coordd.core.ledger.requests import Claim, Prune, Register, Settle
     from coordd.core.ledger.rows import Store
 
     A = TypeVar("A")
@@ -87,7 +86,7 @@ SUSPENDED_RETRY_S = 5.0
 OVERLAP_RETRY_S = 1.0
 
 
-class Rules(People, Rerunning, Adopting):
+class Rules(People, Rerunning, Adopting, Sweeping):
     """The operations, each named by its request's word (requests.py). ``store`` is one transaction; ``now`` is the
     ledger's time, never a client's.
     """
@@ -453,76 +452,7 @@ class Rules(People, Rerunning, Adopting):
             assert row is not None
         return Answer(OK, left_s=self._left(row, now) if row.state in HOLDING else 0.0, state=row.state)
 
-    # ---- the sweep, and the ledger as a whole
-
-    def open(self, store: "Store", said: "ListOpen", now: LedgerTime) -> "OpenAnswer":
-        """The open rows, for the sweep. A job that was never seen before starts now, by the ledger's time."""
-        from coordd.core.ledger.open_answer import Current, JobState  # here, because no runner sweeps
-
-        known: dict[str, JobState] = {}
-        bad: dict[str, str] = {}
-        current: dict[str, Current] = {}
-        holds = self._common_holds(store, now)
-        if now.epoch and said.host:
-            self._called(store, said.host, said.silence_s, now)
-        for name in said.jobs:
-            try:
-                job = self._swept_job(store, name, now)
-            except BadRowError as exc:
-                bad[name] = str(exc)  # its schedule opens nothing; other jobs are not affected
-                continue
-            newest = store.last_fire_at(name, now.wall + CLAIM_AHEAD_S)
-            known[name] = JobState(
-                horizon=job.horizon, last_fire_at=newest, suspended=self._is_suspended(store, job, now), fence=job.fence
-            )
-            if job.suspended and (hold := self._hold_of(store, job)) is not None:
-                holds[OF_JOB + name] = hold
-            if job.digest:
-                current[name] = Current(sequence=job.sequence, digest=job.digest, counts_from=job.counts_from)
-        return self._page(store, said.limit, known, None, bad, current, now, holds)
-
-    def page(self, store: "Store", said: "Page", now: LedgerTime) -> "OpenAnswer":
-        """The next page of a sweep: after that row, even if it no longer exists."""
-        return self._page(store, said.limit, {}, said.after, {}, {}, now)
-
-    def ended(self, store: "Store", said: "ListEnded", now: LedgerTime) -> "OpenAnswer":
-        """Runs of these jobs that have ended since an instant. Nothing else is told."""
-        from coordd.core.ledger.open_answer import OpenAnswer, OpenRun
-
-        rows = store.ended_since(said.since, said.limit)
-        last = Cursor(not_before=rows[-1].ended_at, run=rows[-1].run) if len(rows) == said.limit else None
-        runs = [OpenRun(row, now) for row in rows if row.job in said.jobs]
-        return OpenAnswer(
-            runs, {}, now.wall, now.recovering_s, now.epoch, after=last, identity_from=self._identity_from(store)
-        )
-
-    def _page(
-        self,
-        store: "Store",
-        limit: int,
-        known: "dict[str, JobState]",
-        after: "Cursor | None",
-        bad: "dict[str, str]",
-        current: "dict[str, Current]",
-        now: LedgerTime,
-        holds: "dict[str, Hold] | None" = None,
-    ) -> "OpenAnswer":
-        from coordd.core.ledger.open_answer import OpenAnswer, OpenRun
-
-        rows, last = store.open_runs(limit, after)
-        runs = [OpenRun(row, now) for row in rows]
-        return OpenAnswer(
-            runs,
-            known,
-            now.wall,
-            now.recovering_s,
-            now.epoch,
-            bad=bad,
-            after=last,
-            identity_from=self._identity_from(store),
-            current=current,
-            holds=holds,
-        )
+    # ---- the ledger as a whole
 
     def prune(self, store: "Store", said: "Prune", now: LedgerTime) -> Answer:
         """Forget runs that ended longer ago than ``keep_s``, oldest first: ok (token: how many).
@@ -540,4 +470,6 @@ class Rules(People, Rerunning, Adopting):
                     job.horizon = max(job.horizon, row.due_at)
                     self._stand(store, job)
             store.drop_run(row.run)
+            if row.scheduled and store.last_fire_at(row.job, now.wall + CLAIM_AHEAD_S) < row.due_at:
+                store.number(OF_JOB + row.job)
         return Answer(OK, token=len(rows))

@@ -353,6 +353,8 @@ class Holds(Standing):
         text = hold.text() if hold is not None else ""
         if store.meta(_META + key) != text:
             store.put_meta(_META + key, text)
+            if key.startswith(OF_JOB):
+                store.number(key)
 
     def _is_suspended(self, store: "Store", job: JobRow, now: LedgerTime) -> bool:
         """True if the job itself is suspended. A suspension that has reached its end is removed from the row."""

@@ -35,9 +35,10 @@ RHO = 0.01
 # while the old rules are in force.
 OLD_RULES, NEW_RULES = 1, 2
 # What a node says in its heartbeats. 3: the rules 2, and its claims create no row of a trigger that the ledger has not
-# recorded. 4: also, its grants are counted, and it says marks (core/ledger/marks).
-RECORDS_FIRST, MARKS = 3, 4
-RULES_SPOKEN = MARKS
+# recorded. 4: also, its grants are counted, and it says marks (core/ledger/marks). 5: also, its changes of rows are
+# numbered (core/ledger/feed).
+RECORDS_FIRST, MARKS, FEED = 3, 4, 5
+RULES_SPOKEN = FEED
 NEVER = INSTANT_MAX
 
 # The maximum difference of two equal readings of one clock: floats of Unix seconds have a resolution of 0.2 µs.

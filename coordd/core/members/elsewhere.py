@@ -83,6 +83,8 @@ class Elsewhere:
             ctx.note("node.stands_aside_no_more", seconds=self._last_s)
             ctx.failing = ctx.aside = ""
             return
+        if ctx.state != "ready":  # the others count it in no N: it announces it again once it is back
+            self._from = now.mono + ctx.settings.heartbeat_interval_s + self._announced_s()
         before, ctx.aside = ctx.aside, ctx.failing if self._may(now) else ""
         if ctx.aside and not before:
             ctx.note("node.stands_aside", reason=ctx.aside, seconds=round(self.until - now.mono))
@@ -98,11 +100,14 @@ class Elsewhere:
         again = now.mono - self.until < FORGIVEN_S
         self._last_s = min(2 * self._last_s, ASIDE_MAX_S) if again and self._last_s else ASIDE_S
         self._strikes.clear()
-        membership = ctx.membership
-        self._from = now.mono + ANNOUNCED * max(membership.heartbeat_interval_s, membership.fanout_interval_s)
+        self._from = now.mono + self._announced_s()
         self.until = self._from + self._last_s
         ctx.failing = f"{len(runs)} runs that failed here succeeded on other nodes: {', '.join(sorted(runs))}"
         self.judge(now)
+
+    def _announced_s(self) -> float:
+        membership = self._ctx.membership
+        return ANNOUNCED * max(membership.heartbeat_interval_s, membership.fanout_interval_s)
 
     def _may(self, now: Now) -> bool:
         """True if it was announced long enough, and enough nodes are left without this one."""

@@ -10,6 +10,7 @@ from coordd.core.context import Context
 from coordd.core.election import DECIDED_MAX, ELECTION_MEMBERS_MAX, Election, rendezvous
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.ready import Now
+from coordd.core.triggers import polling
 from coordd.core.wire.events import Action, Candidacy, ElectionDecided, WorkerBeat, WorkerElect, WorkerElectAck
 
 # Maximum number of undecided elections. Further ones of peers get no answer (they decide at the timeout).
@@ -40,6 +41,7 @@ class Elections:
         "_candidacy",
         "_ctx",
         "_early",
+        "_latest",
         "_looks",
         "bus_up",
         "by_id",
@@ -59,16 +61,42 @@ class Elections:
         # SUBJECT/TERM, and a node that is not listed abstains.
         self.stands: dict[str, dict[str, tuple[int, str]]] = {}
         self.on_decided: Callable[[Election], None] = lambda _: None  # for those who count
-        self._early: dict[str, dict[str, Candidacy]] = {}
+        self._early: dict[str, dict[str, tuple[float, Candidacy]]] = {}  # with when they were heard (mono)
+        self._latest: dict[str, Election] = {}  # of each subject of this node; ``by_id`` forgets the oldest
         self._looks = False  # a timer for ``look`` is set
         self._asked_at: dict[str, float] = {}  # full_hostname -> when it was last asked
+
+    def known(self, ident: str, topic: str, now: Now) -> Election | None:
+        """The election with this id; of a subject of this node the latest one, although many were decided since.
+
+        None if its term begins only now, long after it was decided.
+        """
+        election = self.by_id.get(ident)
+        if topic not in self.stands:
+            return election
+        subject, _ = polling.parts_of(ident)
+        if election is None:
+            election = self._latest.get(subject)
+        if election is None or election.id != ident:
+            return None
+        if election.succession is None:
+            return election
+        if polling.is_outdated(ident, now.wall - (now.mono - election.decided_at), now.wall):
+            self.by_id.pop(ident, None)
+            self.forget(subject)
+            return None
+        return election
+
+    def forget(self, subject: str) -> None:
+        """This node has the subject no more."""
+        self._latest.pop(subject, None)
 
     def open(self, ident: str, topic: str, action: Action | None, now: Now) -> Election:
         """Open an election, or join the existing one; without messages if there is no bus or the cluster is large.
 
         The election may be decided already; it has a succession then.
         """
-        election = self.by_id.get(ident)
+        election = self.known(ident, topic, now)
         if election is not None:
             if action is None or election.is_about(action):
                 return election
@@ -93,7 +121,7 @@ class Elections:
         """
         if event.topic in LAUNCHES and not _is_named(event.id, event.action):
             return None, False
-        election = self.by_id.get(event.id)
+        election = self.known(event.id, event.topic, now)
         ctx = self._ctx
         if election is None:
             if len(self.open_ids) >= OPEN_MAX:
@@ -106,9 +134,7 @@ class Elections:
             election.state(ctx.full_hostname, mine)
         elif sender in election.statements:
             self._repeat(election, sender, now)  # our one answer may have been lost
-        if election.state(sender, self._counted(event.candidacy)) or (
-            not election.missing and election.succession is None
-        ):
+        if self._stated(election, sender, event.candidacy) or (not election.missing and election.succession is None):
             self._close(election, now)
             return election, True
         return election, False
@@ -117,13 +143,15 @@ class Elections:
         """A peer's statement; kept for a while if its election is not known yet. Returns the election if decided."""
         election = self.by_id.get(event.id)
         if election is not None:
-            if not election.state(sender, self._counted(event.candidacy)):
+            election = self.known(event.id, election.topic, now)
+        if election is not None:
+            if not self._stated(election, sender, event.candidacy):
                 return None
             self._close(election, now)
             return election
         if event.id not in self._early and len(self._early) >= EARLY_MAX:
             del self._early[next(iter(self._early))]
-        self._early.setdefault(event.id, {})[sender] = event.candidacy
+        self._early.setdefault(event.id, {})[sender] = now.mono, event.candidacy
         return None
 
     def lost(self, name: str, now: Now) -> list[Election]:
@@ -184,8 +212,10 @@ class Elections:
         self._look_at(now.mono + LACKING_S)
         self.open_ids[ident] = None
         if self._early:
-            for sender, candidacy in self._early.pop(ident, {}).items():
-                election.state(sender, self._counted(candidacy))
+            for sender, (at, candidacy) in self._early.pop(ident, {}).items():
+                # An older one answers another elect with this id: its sender answers this one, too.
+                if now.mono - at <= self._ctx.settings.election_timeout_s:
+                    self._stated(election, sender, candidacy)
         return election
 
     def _mine(self, ident: str, topic: str, action: Action | None, clock: int) -> Candidacy:
@@ -194,7 +224,7 @@ class Elections:
         subjects = self.stands.get(topic)
         if subjects is None or mine.abstains:
             return mine
-        load, abstains = subjects.get(ident.rpartition("/")[0], (0, "it has no such subject"))
+        load, abstains = subjects.get(polling.parts_of(ident)[0], (0, "it has no such subject"))
         return structs.replace(mine, load=load, abstains=abstains)
 
     def _counted(self, candidacy: Candidacy) -> Candidacy:
@@ -203,6 +233,20 @@ class Elections:
         if candidacy.ledger and ours and candidacy.ledger != ours and not candidacy.abstains:
             return structs.replace(candidacy, abstains=OTHER_LEDGER)
         return candidacy
+
+    def _stated(self, election: Election, sender: str, candidacy: Candidacy) -> bool:
+        """Take a statement; True if it was the last missing one.
+
+        A node that holds an election about a subject once more (``known``) states again. Its newest statement counts,
+        also if the election was decided with an older one: otherwise two nodes may each leave it to the other.
+        """
+        counted, before = self._counted(candidacy), election.statements.get(sender)
+        if before is None or election.topic not in self.stands or counted.clock <= before.clock:
+            return election.state(sender, counted)
+        election.statements[sender] = counted
+        if election.succession is not None:
+            election.decide(election.decided_at)
+        return False
 
     def _leave_out_the_lost(self, election: Election) -> None:
         """Remove members from the opener's view that we know to be lost."""
@@ -224,6 +268,10 @@ class Elections:
         self.on_decided(election)
         self.by_id[election.id] = election
         self.open_ids.pop(election.id, None)
+        if election.topic in self.stands:  # most are about runs
+            subject, _ = polling.parts_of(election.id)
+            if subject in self.stands[election.topic]:
+                self._latest[subject] = election
         self._note_down(election, now)
         while len(self.by_id) - len(self.open_ids) > DECIDED_MAX:
             oldest = next(ident for ident in self.by_id if ident not in self.open_ids)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from coordd.core.context import Context
 from coordd.core.groups.expand import number_of, rows_of
@@ -34,6 +35,9 @@ OVERLAP_S = 15.0
 
 # How often (seconds) a node reads again as far back as an end may matter.
 WHOLE_S = 600.0
+
+# By how much (seconds) the date of an end may be too early, because the ledger's clock was behind for a moment.
+BEHIND_S = 3600.0
 
 # Maximum number of runs that are registered at a time; others follow with the next sweep.
 AT_A_TIME = 500
@@ -65,6 +69,13 @@ class Waiting:
         self.until = until
 
 
+class FarLook(NamedTuple):
+    """A look at ends far back: when it began by the ledger's clock, and how far back it goes (seconds)."""
+
+    began_at: float
+    back_s: float
+
+
 class Following:
     """Opens the runs of children."""
 
@@ -75,8 +86,11 @@ class Following:
         "_counts",
         "_ctx",
         "_done",
+        "_far",
         "_limit",
+        "_look_back_s",
         "_out",
+        "_reads",
         "_seen",
         "_since",
         "_wall",
@@ -93,10 +107,13 @@ class Following:
         self._done: set[str] = set()  # runs that need no registration; forgotten when everything is read again
         self._out = False
         self._limit = OPEN_PAGE
-        self._since = 0.0
+        self._since = float("inf")  # nothing is read yet
         self._wall = 0.0  # what the ledger's clock showed last
         self._whole = float("-inf")  # when this node last began to read everything (mono)
         self._seen = ("", "")  # epoch and identity of the ledger
+        self._look_back_s = 0.0  # how far the next question goes back before a run is called missed
+        self._reads: FarLook | None = None  # the look far back whose pages are coming
+        self._far = FarLook(float("-inf"), 0.0)  # the last one whose pages have all come
 
     # ---- after a sweep
 
@@ -115,7 +132,10 @@ class Following:
             self._whole = now.mono
             self._done.clear()
             back_s = max(lookback_s(child.job.after) for child in self._children.values() if child.job.after)
-            self._since = answer.wall - back_s
+            self._look_back_s = max(self._look_back_s, back_s)
+        if self._look_back_s:
+            self._reads, self._look_back_s = FarLook(answer.wall, self._look_back_s), 0.0
+            self._since = min(self._since, answer.wall - self._reads.back_s)
         self._ask()
 
     def _take(self, answer: OpenAnswer) -> bool:
@@ -147,6 +167,7 @@ class Following:
             self._ask()
             return
         self._since, self._limit = answer.wall - OVERLAP_S, OPEN_PAGE
+        self._far, self._reads = self._reads or self._far, None
         if self._ctx.braked or self._ctx.state not in ("ready", "draining"):
             return
         for name, child in self._children.items():
@@ -186,6 +207,8 @@ class Following:
         for run, fire_at, period, verdict in self._verdicts(child, counts_from, wall):
             if not verdict.by:
                 continue
+            if not verdict.by.startswith(OPENED) and not self._is_sure(verdict.until, lookback_s(after) + BEHIND_S):
+                continue
             if verdict.due <= counts_from:  # its parents ended before this definition counted
                 self._done.update(rows_of(job.expand, run))
                 continue
@@ -195,6 +218,17 @@ class Following:
         oldest = wall - lookback_s(after) - WHOLE_S
         for period in [period for period, ends in child.ends.items() if ends.last_at < oldest]:
             del child.ends[period]
+
+    def _is_sure(self, until: float, back_s: float) -> bool:
+        """True if no parent has ended in time: a look that began later than ``until`` has found none.
+
+        While the ledger's clock was behind, an end got a date that this node had read past. So it looks far back once
+        more, before a run is called missed.
+        """
+        if self._far.began_at > until and self._far.back_s >= back_s:
+            return True
+        self._look_back_s = max(self._look_back_s, back_s)
+        return False
 
     def _verdicts(self, child: Child, counts_from: float, wall: float) -> list[tuple[str, float, Period, Verdict]]:
         """Run, fire time in its id, period and verdict of each run that is undecided as far as this node knows."""

@@ -103,6 +103,12 @@ class Shown:
         """The job's definition with that digest, also an earlier one that is kept for runs that still have it."""
         return self.ctx.definition(job, digest)
 
+    @property
+    def drives_elsewhere(self) -> bool:
+        """True if a definition, or an earlier one that is kept, has its driver on the cluster."""
+        kept = (job for past in self.ctx.past.values() for job in past)
+        return any(job.drives_elsewhere for job in (*self.ctx.jobs.values(), *kept))
+
     def due_of(self, run: str) -> float:
         """When a scheduled run of a known job is due (Unix seconds); otherwise 0.0."""
         return self.ctx.due_of(run)

@@ -8,6 +8,8 @@ still end.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Container
 from functools import partial
 
 from coordd.core.context import Context
@@ -34,16 +36,27 @@ PATIENCE = 2.0
 class Leftovers:
     """The leftovers that one node sees."""
 
-    __slots__ = ("_ctx", "_endings", "_watched", "asked")
+    __slots__ = ("_ctx", "_endings", "_watched", "asked", "late_at")
 
     def __init__(self, ctx: Context, endings: Endings) -> None:
         self._ctx = ctx
         self._endings = endings
-        self._watched: dict[str, LeaseWatch] = {}  # run -> the watch of its holder
+        self._watched: dict[str, LeaseWatch | None] = {}  # run -> the watch of its holder; None: it begins again
         self.asked: set[str] = set()  # runs of which the ledger has not answered yet
+        self.late_at = math.inf  # when the first row will be overdue (mono), of those that were seen since a whole pass
+
+    @property
+    def watched(self) -> Collection[str]:
+        """The runs whose holders are watched."""
+        return self._watched.keys()
+
+    def begins(self) -> None:
+        """A pass over all open rows begins."""
+        self.late_at = math.inf
 
     def row_seen(self, row: OpenRun, now: Now) -> None:
         """An open row, from a sweep."""
+        self.late_at = min(self.late_at, now.mono + max(0.0, row.late_in_s))
         if row.overdue:
             self._ask(row, None)
         elif row.state not in (RECEIVED, STARTED) or not row.token:
@@ -51,14 +64,14 @@ class Leftovers:
         else:
             self._watch(row, now)
 
-    def swept(self, seen: set[str]) -> None:
-        """The sweep has shown all open rows."""
-        for run in self._watched.keys() - seen:
+    def swept(self, gone: Container[str]) -> None:
+        """The sweep has shown that these have no open row."""
+        for run in [run for run in self._watched if run in gone]:
             del self._watched[run]
 
     def unswept(self) -> None:
-        """The ledger did not answer: earlier watching proves nothing any more."""
-        self._watched.clear()
+        """The ledger did not answer: earlier watching proves nothing any more. The rows are asked for by name again."""
+        self._watched = dict.fromkeys(self._watched)
 
     def _answered(self, row: OpenRun, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger's answer about a row; if it has ended the row, publish that for the history."""
@@ -70,10 +83,10 @@ class Leftovers:
             self._ctx.note("run.unknown", run=row.run, job=row.job, node=answer.by)
 
     def _watch(self, row: OpenRun, now: Now) -> None:
-        watch = self._watched.get(row.run)
-        if watch is None and len(self._watched) >= WATCHED_MAX:
+        if row.run not in self._watched and len(self._watched) >= WATCHED_MAX:
             return
-        watch = watched_on(watch, row.token, row.beat, row.lease, self._ctx.settings, now.mono)
+        known = self._watched.get(row.run)
+        watch = watched_on(known, row.token, row.beat, row.lease, self._ctx.settings, now.mono)
         self._watched[row.run] = watch
         seconds = now.mono - watch.since
         if row.left_s <= 0 and seconds >= PATIENCE * row.lease * (1 + 2 * RHO):

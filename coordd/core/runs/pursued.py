@@ -535,14 +535,14 @@ class Line(Phases):
         return job.waits in full
 
     def _budget_left(self, job: Job) -> bool:
-        """Drivers that compute, drivers that wait, and calls of hooks are counted apart."""
-        claimed = [p.claimed for p in self.open_claims if p.phase == CLAIMING and p.claimed is not None]
-        if job.name.startswith(HOOK):  # a node that is full still calls its hooks
-            calls = sum(run.startswith(HOOK) for run in self.running)
-            return calls + sum(one.name.startswith(HOOK) for one in claimed) < HOOKS_HERE
-        here = [waits for run, (_, _, waits) in self.running.items() if not run.startswith(HOOK)]
-        used = here.count(job.waits) + sum(one.waits == job.waits for one in claimed if not one.name.startswith(HOOK))
-        left = used < (self._ctx.settings.budget_cluster if job.waits else self._ctx.computing)
+        """Drivers that compute, drivers that wait, and calls of hooks (also made by a full node) are counted apart."""
+        kind = HOOK if job.name.startswith(HOOK) else job.waits
+        limit = HOOKS_HERE if kind == HOOK else self._ctx.settings.budget_cluster if kind else self._ctx.computing
+        left = len(self.running) + len(self.open_claims) < limit  # whatever they are
+        if not left:
+            used = [(run, waits) for run, (_, _, waits) in self.running.items()]
+            used += [(p.claimed.name, p.claimed.waits) for p in self.open_claims if p.phase == CLAIMING and p.claimed]
+            left = sum((HOOK if name.startswith(HOOK) else waits) == kind for name, waits in used) < limit
         self.short = self.short or not (left or job.waits)
         return left
 

@@ -12,7 +12,7 @@ moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 
 from msgspec import structs
@@ -281,14 +281,14 @@ class Pursuits(Line):
             self._row_seen(row, now)
             self.leftovers.row_seen(row, now)
 
-    def swept(self, seen: set[str], bad: dict[str, str], recovering: bool, sent_at: float, now: Now) -> None:
-        """These were all open rows since ``sent_at``: every other pursued run with a row is over.
+    def swept(self, gone: Container[str], bad: dict[str, str], recovering: bool, sent_at: float, now: Now) -> None:
+        """These have had no open row since ``sent_at``: every one of them that is pursued and had a row is over.
 
         Never called after an incomplete sweep: a row that it did not reach is not over.
         """
-        self.leftovers.swept(seen)
+        self.leftovers.swept(gone)
         for run, pursuit in list(self.pursuits.items()):
-            if run not in seen and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:
+            if run in gone and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:
                 if pursuit.phase == OWNED and run in self.running:
                     continue  # its runner will tell how it ended
                 if recovering:

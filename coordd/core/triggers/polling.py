@@ -6,7 +6,7 @@ Two nodes that both take themselves for the poller harm nothing: each arrival is
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 
 from coordd.core.election import rendezvous
 
@@ -32,12 +32,29 @@ def election_of(of: str, number: int) -> str:
     return f"{of}/{number}"
 
 
-def poller(ident: str, succession: Sequence[str], eligible: Collection[str]) -> str:
-    """The node that polls (full_hostname), or "". ``eligible``: the nodes that are alive and have the trigger.
+def parts_of(ident: str) -> tuple[str, str]:
+    """The subject and the term in an election's id; a peer may have put anything there."""
+    of, _, number = ident.rpartition("/")
+    return of, number
 
-    If no winner is there any more, a hash that all nodes can compute decides until the next term.
+
+def is_outdated(ident: str, decided: float, wall: float) -> bool:
+    """True if a term begins whose election was decided (Unix seconds, by the present clock) long before.
+
+    Clocks were ahead then. It is held once more: those that it did not reach have another result of it, or none.
+    """
+    of, number = parts_of(ident)
+    early_s = TERM_S / 2
+    return number.isdecimal() and term(of, decided + early_s) < int(number) <= term(of, wall + early_s)
+
+
+def poller(ident: str, succession: Sequence[str], there: Container[str], alike: Collection[str]) -> str:
+    """The node that polls (full_hostname), or "".
+
+    ``there``: the nodes that are alive. Who stood has the trigger, also while the job files of the nodes differ.
+    ``alike``: those with the same job files. If no winner is there any more, a hash of these decides for the term.
     """
     for name in succession:
-        if name in eligible:
+        if name in there:
             return name
-    return next(iter(rendezvous(ident, tuple(eligible))), "")
+    return next(iter(rendezvous(ident, tuple(alike))), "")

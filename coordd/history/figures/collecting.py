@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import DataFrame, Row, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.core.ledger.words import SUCCESS
 from coordd.errors import ConfigError
@@ -24,6 +24,8 @@ FINDINGS_SHOWN = 50
 # Up to this number of runs, Spark need not compile a query.
 QUICK_MAX = 50_000
 
+SHUFFLE = "spark.sql.shuffle.partitions"
+
 
 def collect(
     runs: DataFrame,
@@ -35,10 +37,6 @@ def collect(
 ) -> Report:
     """The report, from the tables."""
 
-    def counts(table: DataFrame, column: str, number: Column | None = None) -> dict[str, int]:
-        counted = table.groupBy(column).agg((F.count(F.lit(1)) if number is None else number).alias("n"))
-        return {row[column]: row["n"] for row in counted.orderBy(column).collect()}
-
     whole = counting.whole_runs(runs, attempts).persist()
     try:
         span = _span(whole)
@@ -47,19 +45,27 @@ def collect(
             jobs = counting.jobs(whole)
             names = [row["job"] for row in jobs[: counting.TRENDS_SHOWN]]
             learned = learn(whole, list(span.days))
-            spoken = counts(nodes, "hostname", F.sum("events"))
+            counted = counting.counts(
+                nodes=(nodes, "hostname", F.sum("events")),
+                states=(runs, "state", F.count(F.lit(1))),
+                launches=(attempts, "hostname", F.count(F.lit(1))),
+                problems=(corrupt, "problem", F.count(F.lit(1))),
+                severities=(findings, "severity", F.count(F.lit(1))),
+                takeovers=(counting.taken_over(attempts).withColumn("all", F.lit("")), "all", F.count(F.lit(1))),
+            )
+            takeovers = sum(counted["takeovers"].values())
             latest = counting.rows(runs.orderBy(F.col("timestamp").desc(), "run").limit(RUNS_SHOWN))
             drawn = attempts.where(F.col("run").isin([row["run"] for row in latest if row["run"]]))
             worst = findings.orderBy(F.col("severity").desc(), "at", "run", "attempt", "kind")
             return Report(
-                events=sum(spoken.values()),
-                nodes=list(spoken),
-                states=counts(runs, "state"),
-                launches=counts(attempts, "hostname"),
-                corrupt=counts(corrupt, "problem"),
-                takeovers=counting.taken_over(attempts),
-                severities=counts(findings, "severity"),
-                findings=counting.rows(worst.limit(FINDINGS_SHOWN)),
+                events=sum(counted["nodes"].values()),
+                nodes=list(counted["nodes"]),
+                states=counted["states"],
+                launches=counted["launches"],
+                corrupt=counted["problems"],
+                takeovers=takeovers,
+                severities=counted["severities"],
+                findings=counting.rows(worst.limit(FINDINGS_SHOWN)) if counted["severities"] else [],
                 runs=latest,
                 attempts=counting.rows(drawn.orderBy(F.col("started").desc()).limit(ATTEMPTS_SHOWN)),
                 step_s=step_s,
@@ -68,7 +74,7 @@ def collect(
                 all_jobs=span.jobs,
                 trends=counting.trends(whole, names),
                 placed=counting.placed(attempts, names),
-                handed_over=counting.takeovers(attempts),
+                handed_over=counting.takeovers(attempts) if takeovers else [],
                 trouble=counting.trouble(whole),
                 hours=counting.hours(whole),
                 learned=learned,
@@ -95,16 +101,17 @@ def _span(whole: DataFrame) -> Row:
 
 @contextlib.contextmanager
 def _quick(spark: SparkSession, runs: int) -> Iterator[None]:
-    """For few runs, each of these queries takes longer to be compiled and planned again than to run."""
-    options = ("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled") if runs <= QUICK_MAX else ()
-    before = {option: spark.conf.get(option) for option in options}
+    """For few runs, each of these queries takes longer to be compiled, planned again and cut in parts than to run."""
+    quick = {"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false", SHUFFLE: "1"}
+    options = quick if runs <= QUICK_MAX else {}
+    before = {option: str(spark.conf.get(option)) for option in options}
     try:
-        for option in options:
-            spark.conf.set(option, "false")
+        for option, value in options.items():
+            spark.conf.set(option, value)
         yield
     finally:
         for option, value in before.items():
-            spark.conf.set(option, str(value))
+            spark.conf.set(option, value)
 
 
 def limits_of(directory: str | None) -> dict[str, Limits]:

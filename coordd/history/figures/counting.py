@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
@@ -149,9 +150,24 @@ def takeovers(attempts: DataFrame) -> Rows:
     )
 
 
-def taken_over(attempts: DataFrame) -> int:
-    """How many runs had attempts on more than one node."""
-    return attempts.groupBy("run").agg(F.countDistinct("hostname").alias("nodes")).where("nodes > 1").count()
+def taken_over(attempts: DataFrame) -> DataFrame:
+    """The runs that had attempts on more than one node."""
+    nodes = attempts.groupBy("run").agg(F.min("hostname").alias("one"), F.max("hostname").alias("another"))
+    return nodes.where(F.col("one") != F.col("another")).select("run")
+
+
+def counts(**asked: tuple[DataFrame, str, Column]) -> dict[str, dict[str, int]]:
+    """For each name: a number for each word of a column, in order of the words. One query for all of them."""
+    tables = [
+        table.groupBy(F.col(column).alias("word")).agg(number.alias("n")).select(F.lit(name).alias("name"), "word", "n")
+        for name, (table, column, number) in asked.items()
+    ]
+    found: dict[str, dict[str, int]] = {name: {} for name in asked}
+    for row in sorted(
+        reduce(DataFrame.unionAll, tables).collect(), key=lambda row: (row["word"] is not None, row["word"])
+    ):
+        found[row["name"]][row["word"]] = row["n"]
+    return found
 
 
 def trouble(whole: DataFrame) -> Rows:

@@ -6,7 +6,19 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from coordd.core.ledger.rows import ACTIVATIONS_MAX, Activation, AttemptRow, Cursor, JobRow, Row
+from coordd.core.ledger.rows import (
+    ACTIVATIONS_MAX,
+    CHANGES,
+    FEED_MAX,
+    OF_JOB,
+    Activation,
+    AttemptRow,
+    Cursor,
+    JobRow,
+    Row,
+    changed_by,
+    fed,
+)
 from coordd.core.ledger.steps import HOLDING
 from coordd.core.ledger.words import ACTIVE, PENDING, REVOKED, SLOTS, TERMINAL
 
@@ -26,6 +38,7 @@ class MemoryStore:
         "fired",
         "jobs",
         "metas",
+        "numbers",
         "open",
         "runs",
         "standings",
@@ -39,6 +52,7 @@ class MemoryStore:
         self.definitions: dict[str, tuple[Activation, ...]] = {}
         self.attempts: dict[str, dict[int, AttemptRow]] = {}
         self.metas: dict[str, str] = {}
+        self.numbers: dict[str, int] = {}  # run or job -> the number of its newest change
         # Indexes for the rules, so that no operation searches through ended runs.
         self.open: dict[str, Row] = {}
         self.active: dict[str, set[str]] = {}
@@ -56,6 +70,21 @@ class MemoryStore:
         old = self.runs.get(row.run)
         self._undo.append(lambda: self._set_run(row.run, old))
         self._set_run(row.run, row)
+        for name in changed_by(row, fed(old) if old is not None else None):
+            self.number(name)
+
+    def number(self, name: str) -> None:
+        number, known = self.changes() + 1, self.numbers.get(name)
+        self.put_meta(CHANGES, str(number))
+        self._undo.append(lambda: _put_back(self.numbers, name, known))
+        self.numbers[name] = number
+
+    def changes(self) -> int:
+        return int(self.metas.get(CHANGES, 0))
+
+    def changed(self, after: int, limit: int) -> list[tuple[int, str]]:
+        after = max(after, self.changes() - FEED_MAX)
+        return heapq.nsmallest(limit, [(number, name) for name, number in self.numbers.items() if number > after])
 
     def job(self, job: str) -> JobRow | None:
         row = self.jobs.get(job)
@@ -65,6 +94,7 @@ class MemoryStore:
         old = self.jobs.get(row.job)
         self._undo.append(lambda: _put_back(self.jobs, row.job, old))
         self.jobs[row.job] = row
+        self.number(OF_JOB + row.job)
 
     def job_names(self) -> list[str]:
         return list(self.jobs)
@@ -80,6 +110,7 @@ class MemoryStore:
         for table in (self.jobs, self.standings):
             old = table.pop(job, None)
             self._undo.append(lambda table=table, old=old: _put_back(table, job, old))  # type: ignore[misc]  # mypy infers no type for a lambda with defaults
+        self.number(OF_JOB + job)
 
     def highest_token(self, job: str) -> int:
         return max([row.token for row in self.runs.values() if row.job == job], default=0)
@@ -88,6 +119,7 @@ class MemoryStore:
         old = self.standings.get(row.job)
         self._undo.append(lambda: _put_back(self.standings, row.job, old))
         self.standings[row.job] = row.copy()
+        self.number(OF_JOB + row.job)
 
     def activations(self, job: str) -> list[Activation]:
         return list(self.definitions.get(job, ()))
@@ -198,6 +230,7 @@ class MemoryStore:
         copy.open, copy.fired, copy.metas = dict(self.open), dict(self.fired), dict(self.metas)
         copy.active = {job: set(runs) for job, runs in self.active.items()}
         copy.started = dict(self.started)
+        copy.numbers = dict(self.numbers)
         return copy
 
     def _set_run(self, run: str, row: Row | None) -> None:

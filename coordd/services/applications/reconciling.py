@@ -22,6 +22,7 @@ from coordd.errors import CoorddError
 from coordd.ports import Applications
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.pace import turn
 
 log = structlog.get_logger("applications")
 
@@ -78,7 +79,7 @@ class Reconciling:
     async def run(self) -> None:
         """Look again and again."""
         while True:
-            await trio.sleep(LOOK_S)
+            await turn(LOOK_S)
             try:
                 await self.look()
             except CoorddError as exc:
@@ -88,6 +89,9 @@ class Reconciling:
 
     async def look(self) -> None:
         """One look at all such runs. Raises CoorddError."""
+        if not self.driver.node.drives_elsewhere:
+            self.seen.clear()
+            return
         rows = await self.ledger.query(lambda ledger: ledger.runs(state=UNKNOWN, limit=RUNS_MAX))
         mine = [(row, job) for row in rows if (job := self._job(row)) is not None]
         known = {(row.run, int(row.token)) for row, _ in mine}

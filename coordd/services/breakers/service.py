@@ -37,6 +37,8 @@ class JobBreakers:
 
     def _tripped(self, one: JobBreaker) -> None:
         loudness = self._loudness.setdefault(one.job.name, Loudness())
+        if one.job.breaker is not None:
+            loudness.rule = one.job.breaker.loud
         loud = loudness.tripped(self._driver.now().mono, in_a_row=one.kept.trips)
         (log.error if loud else log.warning)("breaker.opened", name=one.name, reason=one.sentence())
 

@@ -41,6 +41,7 @@ from coordd.errors import CoorddError
 from coordd.services.checks import machine, plugin, reached
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, LedgerService, boottime
+from coordd.services.pace import IDLE_S, turn
 
 log = structlog.get_logger("checks")
 
@@ -119,12 +120,13 @@ class Checks:
         """Look for ever."""
         async with trio.open_nursery() as nursery:
             while True:
+                any_check = True
                 try:
-                    self._look_around(nursery)
+                    any_check = self._look_around(nursery)
                 except Exception:
                     # The boundary: a mistake in here must not end the daemon.
                     log.exception("checks.failed")
-                await trio.sleep(LOOK_S)
+                await turn(LOOK_S if any_check else IDLE_S)
 
     # ---- for people
 
@@ -163,7 +165,8 @@ class Checks:
 
     # ---- the tasks
 
-    def _look_around(self, nursery: trio.Nursery) -> None:
+    def _look_around(self, nursery: trio.Nursery) -> bool:
+        """Follow the checks of this node, and tell the core what they mean. False: there is no check."""
         node = self._driver.node
         known = self.known()
         mine = {key: check for key, check in known.items() if check.is_for(node.settings.tags)}
@@ -185,6 +188,7 @@ class Checks:
         reasons = reactions.abstentions(node.jobs, self._checks, states, node.settings.tags)
         if reasons != node.abstains_from:
             self._driver.feed(node.abstaining.take, reasons)
+        return bool(known)
 
     def _forget(self, key: str) -> None:
         del self._tasks[key]
@@ -315,7 +319,8 @@ class Checks:
         """Look, do what follows for jobs, and write it into the ledger.
 
         A job is suspended before the check is written as bad, and resumed after it is written as good: a checker that
-        dies between the two is replaced by one that does what is missing.
+        dies between the two is replaced by one that does what is missing. The ledger takes each word on the check, and
+        each resumption, only if the word before it still stands: a checker that was paused has no more say.
         """
         node, key = self._driver.node, OF_CHECK + check.key
         result = await self._look(check)
@@ -323,16 +328,23 @@ class Checks:
         names = tuple([job.name for job in jobs])
         holds = await self._ledger.query(lambda ledger: ledger.ask(ListOpen(jobs=names, limit=1)).holds)
         hold = holds.get(key)
-        before = unpack(hold.note) if hold is not None else Standing()
+        noted = hold.note if hold is not None else ""
+        before = unpack(noted) if hold is not None else Standing()
+        if hold is not None and hold.by != node.hostname:
+            self._told[check.key] = before.state  # the checker before has told of it
         standing = self._judged(check, before, result)
         if standing.is_bad and not before.is_bad:
-            # What an earlier checker wrote does not stand any more: if it was paused, it resumes nothing from now on.
-            await self._keep(check, before.looked_at(standing.at))
+            # The earlier word must not stand while jobs are suspended: a checker that was paused would resume them.
+            noted = await self._keep(check, before.looked_at(standing.at), noted)
+            if not noted:  # another checker has spoken since: its next look does what is missing
+                return result
             for name in names:
                 held = holds.get(OF_JOB + name)
                 if held is None or held.by == reactions.suspender(check.key):  # perhaps it was resumed meanwhile
                     await self._suspend(name, check, standing)
-        note = await self._keep(check, standing)
+        note = await self._keep(check, standing, noted)
+        if not note:
+            return result
         if standing.is_good or (before.is_bad and not standing.is_bad):
             for job in jobs:
                 suspended = holds.get(OF_JOB + job.name)
@@ -343,12 +355,12 @@ class Checks:
             self._driver.feed(node.look_again)
         return result
 
-    async def _keep(self, check: Check, standing: Standing) -> str:
-        """Write how a check stands; returns the note."""
+    async def _keep(self, check: Check, standing: Standing, noted: str) -> str:
+        """Write how a check stands, if ``noted`` still stands there; returns the note, or "" if it does not."""
         ends = self._driver.now().wall + KEPT_PERIODS * check.every_s + KEPT_S
         key, by, note = OF_CHECK + check.key, self._driver.node.hostname, pack(standing)
-        await self._ledger.write(Keep(key=key, held=True, by=by, uid=os.getuid(), until=ends, note=note))
-        return note
+        word = Keep(key=key, held=True, by=by, uid=os.getuid(), until=ends, note=note, given=key, noted=noted)
+        return note if (await self._ledger.write(word)).word == OK else ""
 
     async def _suspend(self, job: str, check: Check, standing: Standing) -> None:
         note, uid = reactions.told(check, standing.state, standing.text), os.getuid()

@@ -36,6 +36,7 @@ from coordd.services.control.rpc import (
     result_line,
 )
 from coordd.services.ledger import ONLY_LOOKS
+from coordd.services.pace import turn
 
 log = structlog.get_logger("control")
 
@@ -169,7 +170,7 @@ class ControlServer:
     async def _look_at_audit(self, audit: Audit) -> None:
         try:
             while True:
-                await trio.sleep(AUDIT_LOOK_S)
+                await turn(AUDIT_LOOK_S)
                 audit.look()
         finally:
             audit.close()

@@ -19,6 +19,7 @@ from coordd.errors import CoorddError
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.faststart.seams import ClassArchive
 from coordd.services.ledger import boottime
+from coordd.services.pace import turn
 
 log = structlog.get_logger("archives")
 
@@ -78,7 +79,7 @@ class Archives:
                 log.warning("archives.not_looked", reason=str(exc))
             except Exception:  # the boundary of one look: no job depends on it
                 log.exception("archives.look_failed")
-            await trio.sleep(LOOK_S)
+            await turn(LOOK_S)
 
     async def look(self) -> None:
         """Try or make what the jobs can use now. Raises CoorddError and OSError."""

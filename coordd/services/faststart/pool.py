@@ -19,6 +19,7 @@ from coordd.core.jobs.schedule import next_fire
 from coordd.errors import CoorddError
 from coordd.services.control.doctor import OK, WARN, Check, check
 from coordd.services.faststart.seams import PreparedServer
+from coordd.services.pace import turn
 
 log = structlog.get_logger("pool")
 
@@ -69,7 +70,7 @@ class Pool:
                     await trio.to_thread.run_sync(self.look, time.time())
                 except Exception:  # the boundary of one look: a job without a server starts one itself
                     log.exception("pool.look_failed")
-                await trio.sleep(LOOK_S)
+                await turn(LOOK_S)
         finally:
             self.close()
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
-import trio
 
 from coordd.config.hooks.hook import EVENT_PARAM, Hook
 from coordd.config.hooks.sink import SinkHook
@@ -40,6 +39,7 @@ from coordd.services.hooks.happenings import Happening, short
 from coordd.services.hooks.listeners import EventTrigger, Listener, of_jobs as triggers_of
 from coordd.services.hooks.since import Since
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.pace import turn
 from coordd.services.readiness import Readiness
 from coordd.services.views.troubles import Troubles
 
@@ -160,7 +160,7 @@ class Hooks:
                 except UnavailableError as exc:  # the next look tries again
                     log.debug("hooks.ledger_not_read", reason=str(exc))
                 await self._tell()
-            await trio.sleep(LOOK_S if self.hooks else IDLE_S)
+            await turn(LOOK_S if self.hooks else IDLE_S)
 
     # ---- noticing
 

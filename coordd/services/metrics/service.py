@@ -25,6 +25,7 @@ from coordd.services.metrics.counted import Buckets, Counted, OfJob
 from coordd.services.metrics.exposition import CONTENT_TYPE, Exposition, Gauges, Node
 from coordd.services.metrics.listener import Listener, Page
 from coordd.services.metrics.textfile import TextFile
+from coordd.services.pace import turn
 from coordd.services.publishing.methods import MessageMethods
 from coordd.services.readiness import Readiness, node_problem, stuck
 from coordd.services.sinks.files import SINKS
@@ -147,7 +148,7 @@ class Metrics:
         while True:
             text = await self.text(is_open=False)
             await trio.to_thread.run_sync(file.write, text)
-            await trio.sleep(FILE_S)
+            await turn(FILE_S)
 
     async def _look(self) -> None:
         while True:
@@ -156,7 +157,7 @@ class Metrics:
                 await self._read()
             except CoorddError as exc:  # the next look tries again
                 log.debug("metrics.ledger_not_read", reason=str(exc))
-            await trio.sleep(LOOK_S)
+            await turn(LOOK_S)
 
     async def _read(self) -> None:
         counted, jobs = self.counted, self._driver.node.jobs

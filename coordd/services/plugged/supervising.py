@@ -14,6 +14,7 @@ from coordd.config.plugged.services import ServiceTable
 from coordd.core.breaker import FAILURES, Breaker, Rule
 from coordd.services.control.doctor import FAIL, OK, WARN, Check, check
 from coordd.services.ledger import boottime
+from coordd.services.pace import IDLE_S, turn
 from coordd.services.plugged.process import served
 
 log = structlog.get_logger("services")
@@ -126,7 +127,7 @@ class Services:
                         self.running[name] = service = Service(table, self._about)
                         scopes[name] = trio.CancelScope()
                         nursery.start_soon(partial(self._within, scopes[name], service))
-                await trio.sleep(LOOK_S)
+                await turn(LOOK_S if self.running else IDLE_S)
 
     async def _within(self, scope: trio.CancelScope, service: Service) -> None:
         with scope:

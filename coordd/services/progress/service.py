@@ -20,6 +20,7 @@ from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Driven, DriverUi, Ledger, Seen
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
+from coordd.services.pace import turn
 from coordd.services.relay import Relay
 from coordd.services.runners import RunnerHandle, Runners
 
@@ -142,7 +143,7 @@ class Progress:
                     if not (watched.busy or watched.over) and now >= watched.next_at:
                         watched.busy = True
                         nursery.start_soon(self._ask, runner, watched)
-                await trio.sleep(LOOK_S)
+                await turn(LOOK_S)
 
     def _alive(self) -> Iterable[RunnerHandle]:
         for runner in self._runners.runners.values():

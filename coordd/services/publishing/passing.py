@@ -15,9 +15,20 @@ from typing import Protocol
 import structlog
 import trio
 
-from coordd.config.hooks.delivery import LINE_BYTES_MAX, Delivered, Delivery, read_delivery, written
+from coordd.config.hooks.delivery import (
+    LINE_BYTES_MAX,
+    Delivered,
+    Delivery,
+    Question,
+    Told,
+    read_delivery,
+    read_question,
+    written,
+)
 from coordd.config.hooks.publisher import Publisher
+from coordd.core.jobs.applications import REPLAYED
 from coordd.errors import CoorddError
+from coordd.services.ledger import LedgerService
 
 log = structlog.get_logger("publishing")
 
@@ -45,11 +56,12 @@ class Brokers(Protocol):
 class Passing:
     """Answers the programs of messages' runs."""
 
-    def __init__(self, path: str, make_pool: Callable[[], Brokers]) -> None:
+    def __init__(self, path: str, make_pool: Callable[[], Brokers], ledger: LedgerService) -> None:
         """``path``: of the socket. ``make_pool``: called with the first message; a node without any loads no library
         for it.
         """
         self.pool: Brokers | None = None
+        self._ledger = ledger
         self._path = path
         self._make_pool = make_pool
         self._calls = 0
@@ -100,16 +112,28 @@ class Passing:
                     break
                 line += part
         try:
-            delivery = read_delivery(line)
+            asked = read_question(line) or read_delivery(line)
         except ValueError as exc:
             log.warning("publish.malformed", reason=str(exc)[:200])
             return
+        said = await (self._told(asked) if isinstance(asked, Question) else self._delivered(asked))
+        if said is not None:
+            with trio.move_on_after(SEND_S):
+                await stream.send_all(written(said))
+
+    async def _delivered(self, delivery: Delivery) -> Delivered:
         try:
-            said = await self._connections().publish(delivery)
+            return await self._connections().publish(delivery)
         except CoorddError as exc:
-            said = Delivered(REFUSED, (str(exc),), delivery.repeated)
-        with trio.move_on_after(SEND_S):
-            await stream.send_all(written(said))
+            return Delivered(REFUSED, (str(exc),), delivery.repeated)
+
+    async def _told(self, of: Question) -> Told | None:
+        """None: the ledger does not answer."""
+        try:
+            attempts = await self._ledger.query(lambda ledger: ledger.attempts(of.run))
+        except CoorddError:
+            return None
+        return Told(any(REPLAYED in str(one.reason) for one in attempts))
 
 
 def _uid(stream: trio.SocketStream) -> int:

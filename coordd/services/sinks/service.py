@@ -20,6 +20,7 @@ from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Copies, Copy, RemoteStore
 from coordd.services.driver import Driver
 from coordd.services.logs.files import log_path
+from coordd.services.pace import turn
 from coordd.services.runners import ENDS, Runners
 from coordd.services.sinks.files import JOURNAL, LOG, SINKS, directories, files_of, local_paths, size_of, stored_as
 
@@ -113,7 +114,7 @@ class Sinks:
                         pass
                 except UnavailableError as exc:  # the list; the next look tries again
                     self._problem(sink, str(exc))
-            await trio.sleep(LOOK_S)
+            await turn(LOOK_S)
 
     # ---- what is to be copied
 

@@ -6,6 +6,7 @@ Connections, heads, bodies and each wait are bounded. What a caller has no right
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -86,23 +87,27 @@ class Calls(Serving):
 
     async def _serve(self, stream: trio.abc.Stream, peer: str) -> None:
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-        for _ in range(CALLS_MAX):
-            said: Refusal | dict[str, Any] | None = None
-            try:
-                with trio.fail_after(CALL_S):
+        with trio.CancelScope() as limit:  # one for the connection: each scope costs as much as a read
+            for _ in range(CALLS_MAX):
+                said: Refusal | dict[str, Any] | None = None
+                try:
+                    limit.deadline = trio.current_time() + CALL_S
                     asked = await _next(http, stream)
                     if not isinstance(asked, h11.Request):
                         return
                     asked_of = await self._read(http, stream, asked)
-                said = asked_of if isinstance(asked_of, Refusal) else await self._answer(*asked_of, peer)
-            except h11.RemoteProtocolError as exc:
-                said = Refusal(exc.error_status_hint, "a call of HTTP/1.1 is expected")
-            with trio.fail_after(SEND_S):
+                    limit.deadline = math.inf
+                    said = asked_of if isinstance(asked_of, Refusal) else await self._answer(*asked_of, peer)
+                except h11.RemoteProtocolError as exc:
+                    said = Refusal(exc.error_status_hint, "a call of HTTP/1.1 is expected")
+                limit.deadline = trio.current_time() + SEND_S
                 await stream.send_all(_response(http, said))
-            if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
-                await _drain(stream)
-                return
-            http.start_next_cycle()
+                if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+                    await _drain(stream)
+                    return
+                http.start_next_cycle()
+        if limit.cancelled_caught:
+            raise trio.TooSlowError
 
     async def _read(
         self, http: h11.Connection, stream: trio.abc.Stream, asked: h11.Request

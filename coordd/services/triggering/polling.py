@@ -41,6 +41,7 @@ class Polling:
         """This node has the trigger no more."""
         for known in (self._terms, self._pollers, self._stands):
             known.pop(of, None)
+        self._driver.node.elections.forget(of)
 
     def look(self, of: str, job: Job, *, failed: bool) -> bool:
         """Take part in the present term; True if this node polls. ``failed``: its own last look did, not long ago."""
@@ -53,29 +54,29 @@ class Polling:
         if term is None or term.number != number:
             term = _Term(number, now.mono, None)
         ident = polling.election_of(of, number)
-        if term.succession is None:
-            election = node.elections.by_id.get(ident)
-            if election is None and (mine or now.mono - term.since >= OTHERS_WAIT_S) and node.state == "ready":
-                election = driver.feed(node.open_election, ident, polling.TOPIC, None)
-            if election is not None and election.succession is not None:
-                term = term._replace(succession=election.succession)
+        election = node.elections.known(ident, polling.TOPIC, now)
+        turn = mine or now.mono - term.since >= OTHERS_WAIT_S
+        if term.succession is None and election is None and turn and node.state == "ready":
+            election = driver.feed(node.open_election, ident, polling.TOPIC, None)
+        if election is not None and election.succession is not None:
+            term = term._replace(succession=election.succession)
         self._terms[of] = term
-        eligible = self._eligible(job)
+        there = self._there(job)
         if term.succession is not None:
-            self._pollers[of] = polling.poller(ident, term.succession, eligible)
-        elif self.poller(of) not in eligible:
+            alike = [name for name, digest in there.items() if digest == node.jobs_digest]
+            self._pollers[of] = polling.poller(ident, term.succession, there, alike)
+        elif self.poller(of) not in there:
             self._pollers[of] = ""  # until the term's election is decided
         return self._pollers.get(of) == node.full_hostname
 
-    def _eligible(self, job: Job) -> set[str]:
-        """The nodes that are there and have the same jobs."""
+    def _there(self, job: Job) -> dict[str, str]:
+        """The nodes that can poll, and the digests of their jobs."""
         node, tags = self._driver.node, set(job.tags)
         names = {
-            member.name
+            member.name: member.jobs_digest
             for member in node.members.values()
-            if member.state in (ALIVE, SUSPECT) and member.says == "ready" and member.jobs_digest == node.jobs_digest
-            if tags <= set(member.tags)
+            if member.state in (ALIVE, SUSPECT) and member.says == "ready" and tags <= set(member.tags)
         }
         if node.state == "ready" and tags <= set(node.settings.tags):
-            names.add(node.full_hostname)
+            names[node.full_hostname] = node.jobs_digest
         return names

@@ -16,6 +16,7 @@ from coordd.errors import CoorddError
 from coordd.ports import Files, MessageQueue
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.pace import IDLE_S, turn
 from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.polling import Polling
 from coordd.services.triggering.programs import CommandSource, PluggedSource, SqlSource
@@ -103,7 +104,7 @@ class Watched:
                     next_at = boottime() + pause_s
                     if not pause_s:
                         continue  # there is more, and a look waits for a source and for the ledger
-            await trio.sleep(TURN_S)
+            await turn(TURN_S)
 
     async def _look(self) -> float:
         """One look. Returns the pause before the next one (seconds)."""
@@ -205,7 +206,7 @@ class Triggering:
                 if self._digest != self._driver.node.jobs_digest:
                     self._digest = self._driver.node.jobs_digest
                     self._use(nursery)
-                await trio.sleep(TURN_S)
+                await turn(TURN_S if self.watched else IDLE_S)
 
     def _use(self, nursery: trio.Nursery) -> None:
         """The jobs have changed: tasks of triggers that are gone end, and new ones begin."""

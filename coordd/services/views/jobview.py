@@ -65,6 +65,7 @@ def _breaker(said: Breaker | None) -> dict[str, Any] | None:
         "growth": said.growth,
         "when_open": said.when_open,
         "enforce": said.enforce,
+        "loud": {"after": said.loud.after, "within_s": said.loud.within_s, "for_s": said.loud.for_s},
     }
 
 

@@ -25,6 +25,7 @@ from coordd.errors import UnavailableError
 from coordd.ports import Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.pace import turn
 from coordd.services.views.letters import is_letter
 
 log = structlog.get_logger()
@@ -156,7 +157,7 @@ class Troubles:
         """Look for ever."""
         while True:
             await self.look(older_than_s=LOOK_S / 2)
-            await trio.sleep(LOOK_S)
+            await turn(LOOK_S)
 
     def recall(self, record: Mapping[str, Any]) -> None:
         """A line of this node's journal from before its start, oldest first: a lateness is told once."""

@@ -17,7 +17,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from coordd.core.context import Settings
-from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.requests import Claim, ListOpen
+from coordd.core.ledger.rows import host_of
 from coordd.core.ledger.runner_requests import Grant, Registration, Renew, Restore
 from coordd.core.ledger.words import GRANTED, HELD, AttemptNumber, Policy
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
@@ -28,6 +29,7 @@ R = TypeVar("R")
 FIRST = AttemptNumber(0)
 POLICY = Policy(overlap="allow")  # claims of other keys do not count
 PATIENCE_S = 10.0
+SILENT_S = 86_400.0
 
 
 class Client(Protocol):
@@ -53,6 +55,12 @@ class Ours:
 
     def prepare(self, keys: Sequence[str]) -> None:
         pass
+
+    def join(self) -> None:
+        """Sweep once, as a node of this name (HOST.PID) that may be silent for long. A ledger with members grants a new
+        one nothing for NEWCOMER_S.
+        """
+        self.ledger.ask(ListOpen(host=host_of(self.name), silence_s=SILENT_S))
 
     def claim(self, key: str) -> bool:
         of = registration(key)
@@ -94,7 +102,7 @@ def registration(key: str) -> Registration:
     return Registration(f"bench#{key}", "bench", "bench", POLICY, time.time(), scheduled=False)
 
 
-def ours_redis(address: str, name: str, lease_s: float) -> Client:
+def ours_redis(address: str, name: str, lease_s: float) -> Ours:
     """``address``: the URL, a blank, the name of the cluster. The quarantine is as long as a daemon makes it."""
     from coordd.adapters.ledger.redis_ledger import RedisLedger
 
@@ -105,7 +113,7 @@ def ours_redis(address: str, name: str, lease_s: float) -> Client:
     return Ours(ledger, name, lease_s)
 
 
-def ours_sqlite(address: str, name: str, lease_s: float) -> Client:
+def ours_sqlite(address: str, name: str, lease_s: float) -> Ours:
     """``address``: the path of the file."""
     from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 

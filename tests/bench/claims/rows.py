@@ -20,6 +20,7 @@ from support.servers import Redis
 from bench.claims.clients import Client, ours_redis, ours_sqlite
 from bench.cluster import Cluster, Row, boottime, cluster, copy_rows, until
 from bench.figures import Figure, summary
+from coordd.core.ledger.words import NEWCOMER_S
 
 SECTION = "a ledger with many rows"
 FEW, MANY = 1_000, 1_000_000
@@ -62,19 +63,22 @@ def measure(*, quick: bool) -> list[Figure]:
     many, rounds = (50_000, 60) if quick else (MANY, 400)
     jobs = {f"job-{number}": JOB for number in range(JOBS)} | {"held": JOB}
     with ExitStack() as stack:
-        servers = [stack.enter_context(_server()) for _ in range(2)]
+        servers = [stack.enter_context(a_server()) for _ in range(2)]
         figures = []
         for server, rows in zip(servers, (FEW, many), strict=True):
             with cluster(1, {"job-0": JOB, "held": JOB}, ledger=server.url) as nodes:
-                _templates(nodes)
+                make_templates(nodes)
             fill_redis(server.url, rows)
-        clients = [ours_redis(f"{server.url} default", "bench", LEASE_S) for server in servers]
+        clients = [ours_redis(f"{server.url} default", "bench.1", LEASE_S) for server in servers]
+        for client in clients:
+            client.join()
+        time.sleep(NEWCOMER_S)
         figures.append(_claims("Redis", clients, rows=many, rounds=rounds))
         figures += _daemon(jobs, servers[1].url, many, rounds=5 if quick else 20)
     with cluster(1, {"job-0": JOB, "held": JOB}) as few, cluster(1, {"job-0": JOB, "held": JOB}) as large:
         paths = []
         for nodes, rows in ((few, FEW), (large, many)):
-            _templates(nodes)
+            make_templates(nodes)
             nodes.nodes[0].stop()
             paths.append(f"{nodes.root}/ledger.db")
             fill_sqlite(paths[-1], rows)
@@ -84,7 +88,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 @contextmanager
-def _server() -> Iterator[Redis]:
+def a_server() -> Iterator[Redis]:
     """A Redis without a file: what a million copies do to its disk is not the question."""
     server = Redis(appendonly="no")
     server.start()
@@ -94,7 +98,7 @@ def _server() -> Iterator[Redis]:
         server.stop()
 
 
-def _templates(nodes: Cluster) -> None:
+def make_templates(nodes: Cluster) -> None:
     """One run that has ended, and one that waits because its job is suspended."""
     node = nodes.nodes[0]
     node.call("job.suspend", job="held", note="bench")
@@ -109,11 +113,12 @@ def fill_redis(url: str, rows: int) -> None:
         ending = "run:job-0#first"
         (found,) = server.scan_iter(f"*{ending}", count=1000)
         prefix = str(found).removesuffix(ending)
+        # All keys are looked at for a template: before there are millions.
+        templates = {job: json.dumps(_template(server, prefix, f"{job}#first")) for job in ("job-0", "held")}
         for job, count, others in (("job-0", rows, 1), ("held", WAITING, 0)):
-            template = json.dumps(_template(server, prefix, f"{job}#first"))
             for first in range(0, count, COPIES_A_CALL):
                 last = min(first + COPIES_A_CALL, count) - 1
-                server.eval(COPY, 0, prefix, f"{job}#first", job, template, first, last, JOBS, APART_S, others)
+                server.eval(COPY, 0, prefix, f"{job}#first", job, templates[job], first, last, JOBS, APART_S, others)
         there = server.zcard(f"{prefix}list::")
         assert there == rows + WAITING + 2, f"{there} rows"
 

@@ -1,9 +1,9 @@
 """The peer: one real Celery worker (solo pool, gossip, mingle, heartbeat). The benchmark observes its elections.
 
 Celery's code is not changed. A separate election topic keeps the task queue out of the measured path. Each event is
-sent as one datagram: {"k": kind, "w": worker, "t": CLOCK_MONOTONIC in ns, …}.
+a line in a pipe: {"k": kind, "w": worker, "t": CLOCK_MONOTONIC in ns, …}.
 
-usage: celery_worker.py NAME BROKER_URL SOCKET WORKERS
+usage: celery_worker.py NAME BROKER_URL PIPE WORKERS
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import socket
 import sys
 import time
 from typing import Any
@@ -20,17 +19,16 @@ from celery import Celery, bootsteps, signals
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.control import inspect_command
 
-NAME, BROKER, SOCKET = sys.argv[1:4]
+NAME, BROKER, PIPE = sys.argv[1:4]
 WORKERS = int(sys.argv[4])
 
-out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-out.connect(SOCKET)
+out = open(PIPE, "wb", buffering=0)  # noqa: SIM115 - for as long as the process lives
 
 
 def say(kind: str, **fields: Any) -> None:
     """Send one fact to the benchmark."""
     with contextlib.suppress(OSError):
-        out.send(json.dumps({"k": kind, "w": NAME, "t": time.monotonic_ns(), **fields}).encode())
+        out.write(json.dumps({"k": kind, "w": NAME, "t": time.monotonic_ns(), **fields}).encode() + b"\n")
 
 
 app = Celery("peer", broker=BROKER)

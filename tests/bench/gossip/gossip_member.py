@@ -1,9 +1,9 @@
 """One node of the RabbitMQ benchmark, as a process. It has the real driver, core, bus and Redis ledger, but no runners.
 
-It reads commands as JSON lines from stdin. It sends each event as one datagram, as the peer's worker does:
+It reads commands as JSON lines from stdin. It writes each event as a line into a pipe, as the peer's worker does:
 {"k": kind, "w": node, "t": CLOCK_MONOTONIC in ns, …}. A granted run ends when the command "finish" comes.
 
-usage: gossip_member.py '{"index": 0, "count": 3, "bus": URL, "ledger": URL, "cluster": NAME, "socket": PATH,
+usage: gossip_member.py '{"index": 0, "count": 3, "bus": URL, "ledger": URL, "cluster": NAME, "facts": PATH,
 "fast": true}'; "fast": claims cross no thread
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import sys
 import time
 from typing import Any
@@ -71,15 +70,14 @@ class Member:
             return pursuit
 
         Pursuits._new = recorded  # type: ignore[assignment, method-assign]  # a process has one node
-        self._out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._out.connect(spec["socket"])
+        self._out = open(spec["facts"], "wb", buffering=0)  # noqa: SIM115 - for as long as the process lives
         self._over: list[Launch] = []
 
     def say(self, kind: str, **fields: Any) -> None:
         """Send one fact to the benchmark."""
         fact = {"k": kind, "w": self.name, "t": time.monotonic_ns(), **fields}
         with contextlib.suppress(OSError):
-            self._out.send(json.dumps(fact).encode())
+            self._out.write(json.dumps(fact).encode() + b"\n")
 
     async def run(self) -> None:
         """Run until stdin ends."""

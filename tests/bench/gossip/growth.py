@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from support.crowd import Crowd
 
+from bench.claims import sweeps
 from bench.figures import Figure
 
 TOP = Path(__file__).resolve().parents[3]
@@ -108,6 +109,11 @@ def _join(crowd: Crowd) -> int:
 
 
 def measure(*, quick: bool) -> list[Figure]:
+    """Messages in virtual time; then sweeps of the ledger on real servers (bench.claims.sweeps)."""
+    return [*_messages(quick=quick), *sweeps.measure(quick=quick)]
+
+
+def _messages(*, quick: bool) -> list[Figure]:
     """Measure all sizes. The table compares the largest one with its targets; the JSON has all of them."""
     costs = [cost(nodes) for nodes in (QUICK if quick else SIZES)]
     large = [one for one in costs if one.nodes > 16]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from config.test_jobfile import SPARK, load_text
+from coordd.core.breaker import Loud
 from coordd.core.jobs.job import Breaker, Job
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.breaker.text import Rule, rule_in
@@ -39,6 +40,13 @@ def test_the_documented_defaults(tmp_path: Path) -> None:
     assert found.groups == ((3, ("failure", "lost", "timeout")),)
     assert (found.window_ms, found.open_for_ms, found.open_for_max_ms) == (0, 900_000, 86_400_000)
     assert (found.growth, found.when_open, found.enforce) == ("fixed", "prevent", True)
+
+
+def test_how_loud_it_is_changes_no_run(tmp_path: Path) -> None:
+    said = job(tmp_path, 'loud = { after = 1, within = "1m", for = "1h" }\n')
+    assert said.breaker == Breaker(loud=Loud(1, 60.0, 3600.0))
+    assert said.digest == job(tmp_path, "").digest
+    assert said.digest != job(tmp_path, "after = 2\n").digest
 
 
 def test_states_exit_codes_and_patterns_count_together(tmp_path: Path) -> None:
@@ -78,6 +86,7 @@ def test_the_longest_time_is_never_below_the_first(tmp_path: Path) -> None:
         (SPARK + "[breaker]\non = { failure = 0 }\n", "breaker.on", "1 to 100"),
         (SPARK + "[breaker]\nafter = 101\n", "breaker.after", "100"),
         (SPARK + '[breaker]\nopen_for = "2d"\nopen_for_max = "1d"\n', "breaker.open_for_max", "at least open_for"),
+        (SPARK + "[breaker]\nloud = { after = 0 }\n", "breaker.loud", "after: expected a whole number"),
         (SPARK + '[breaker]\ngrowth = "quadratic"\n', "breaker.growth", "exponential"),
     ],
 )

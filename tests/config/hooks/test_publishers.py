@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from config.written import refused, write
-from coordd.config.hooks.publisher import EXPIRED, Publisher
+from coordd.config.hooks.publisher import EXPIRED, TIME_S, Publisher
 from coordd.config.settings import load
 from coordd.core.jobs.job import Command
 from coordd.core.jobs.limits import claimed_policy
+from coordd.core.ledger.words import BACKOFF_MAX_S
 
 TWO = '[publish.q]\nto = ["amqps://u@mq-1/v?queue=q", "amqps://u@mq-2/v?queue=q"]\nowner = "apps"\nexpires = "1h"\n'
 
@@ -29,6 +30,7 @@ def test_a_destination_and_its_job(tmp_path: Path) -> None:
         2,
         (EXPIRED,),
     )
+    assert job.start_within_s > TIME_S + BACKOFF_MAX_S, "a call tells that its time has passed, and the fallback"
     assert isinstance(job.launch, Command)
     assert json.loads(job.launch.env["COORDD_HOOK_SECRET"].replace("{{", "{").replace("}}", "}"))["to"] == list(one.to)
     changed = [

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any, ClassVar, TypeVar
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 from support.ledger_calls import LEASE_S, FakeClock, Nodes, grant_of, watched_of
 from support.memory import MemoryLedger
 
-from contract.ledger.ledger_coverage import Seen, states
+from contract.ledger.feed.mirror import Follows
+from contract.ledger.ledger_coverage import Seen, fields, states
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.backfill.plan import Plan
 from coordd.core.ledger.fires import STRETCH_WORDS
@@ -84,18 +85,7 @@ watches = st.sampled_from((None, (0, 0, 1.03), (0, 0, 1.03), (1, 0, 1.03), (0, 1
 ends = st.sampled_from(("success", "failure", "revoked", "lost"))
 
 
-def fields(thing: Any) -> Any:
-    """Rows and answers as plain data; each ledger has lives of its own, and counts its own grants."""
-    if isinstance(thing, list):
-        return [fields(each) for each in thing]
-    if isinstance(thing, dict):
-        return {key: fields(each) for key, each in thing.items()}
-    own = {"grants"} if isinstance(thing, OpenAnswer) else {"epoch", "grants"}
-    names = set(getattr(thing, "__slots__", ())) - own
-    return {name: fields(getattr(thing, name)) for name in names} if names else thing
-
-
-class LedgerMachine(RuleBasedStateMachine):
+class LedgerMachine(Follows):
     """Requests of nodes and people in any order. ``ledger`` and ``memory`` have the same clock."""
 
     seen: ClassVar[Seen]
@@ -113,9 +103,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.claims = 0
 
     # ---- hooks for a test that examines more
-
-    def before_call(self) -> None:
-        """Called just before each call to both."""
 
     def ask(self, request: Request[A]) -> A:
         """Ask both; the answers must be equal."""
@@ -448,6 +435,19 @@ class LedgerMachine(RuleBasedStateMachine):
         watched = watched_of(row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
         self.ask(Settle(run=run, attempt=AttemptNumber(row.attempt if row else 0), watched=watched))
 
+    @rule(run=runs)
+    def an_attempt_on_hold_is_lost(self, run: str) -> None:
+        """It was started, and its lease runs out: nobody knows how it ended. By chance this is rare."""
+        row = self.memory.run(run)
+        key = run, row.attempt if row else 0
+        self.ask_claim(self.of(run, {"on_lost": "hold"}), key[1], "x", NODES[0], None)
+        if (row := self.memory.run(run)) is not None and key in self.grants:
+            self.ask_gate(grant_of(*key, *self.grants[key]))
+            self.ask_commit(grant_of(*key, *self.grants[key]))
+            self.clock.step(LEASE_S * 1.03)
+            lease = watched_of(row.token, row.beat, LEASE_S * 1.1)
+            self.ask(Settle(run=run, attempt=AttemptNumber(key[1]), watched=lease))
+
     def sweep(self) -> None:
         """Read all open rows page by page. Each row must come exactly once."""
         answer = self.ask(ListOpen(jobs=("a", "b")))
@@ -537,7 +537,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if key == "job:a":
             self.ask(Suspend(job="a", suspended=True, by="ann", uid=7, until=until, note="two\nlines é"))
         else:
-            self.ask(Keep(key=key, held=True, by="ann", uid=7, until=0.0 if on else until, note="é"))
+            given: dict[str, Any] = {} if on else {"given": key, "noted": "é" if left_s < 0.0 else "", "until": until}
+            self.ask(Keep(key=key, held=True, by="ann", uid=7, note="é", **given))
         of = self.of(run, {"overlap": "allow"})
         self.ask(Claim(of=of, attempt=AttemptNumber(0), nonce="h", node=NODES[0], lease_s=LEASE_S))
         self.sweep()

@@ -205,3 +205,24 @@ def test_a_damaged_hold_in_a_ledger_has_no_end(kind: str, make_ledger: object, c
 @pytest.fixture(params=("sqlite", "redis"))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def test_a_hold_that_was_given_as_it_was_is_made_or_ended_only_if_it_is_still_so(nodes: Nodes) -> None:
+    key = OF_CHECK + "api"
+
+    def given(noted: str, note: str = "", held: bool = True) -> str:
+        asked = Keep(key=key, held=held, by="ann", until=nodes.clock.wall + HOUR_S, note=note, given=key, noted=noted)
+        return nodes.ask(asked).word
+
+    assert given("one", "two") == "finished"
+    assert given("", "one\nline") == "ok"
+    assert given("", "two") == "finished"
+    assert given("one", "two") == "finished"
+    assert swept(nodes, "sales").holds[key].note == "one\nline"
+    assert given("one\nline", "two") == "ok"
+    assert given("one\nline", held=False) == "finished"
+    nodes.clock.step(HOUR_S)
+    assert given("two", "three") == "finished", "its end has come: there is none"
+    assert given("", "three") == "ok"
+    assert given("three", held=False) == "ok"
+    assert key not in swept(nodes, "sales").holds

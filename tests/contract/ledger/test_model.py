@@ -12,8 +12,8 @@ from hypothesis.stateful import invariant, precondition, rule
 from support.ledger_calls import FakeClock
 from support.search import examples
 
-from contract.ledger.ledger_coverage import ANSWERS, search
-from contract.ledger.ledger_machine import RUNS, A, LedgerMachine, fields
+from contract.ledger.ledger_coverage import ANSWERS, fields, search
+from contract.ledger.ledger_machine import RUNS, A, LedgerMachine
 from coordd.adapters.ledger.dump import exported, exported_hold
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger import people, requests, words
@@ -107,6 +107,7 @@ class ModelMachine(LedgerMachine):
     @rule(seconds=st.sampled_from((-30.0, 30.0)))
     def the_wall_clock_is_set(self, seconds: float) -> None:
         self.clock.wall += seconds
+        self.begin_again()
 
     @rule()
     def the_machine_boots(self) -> None:

@@ -11,8 +11,8 @@ from support.ledger_calls import LEASE_S, grant_of
 from support.search import examples
 from support.stepped_redis import QUARANTINE_S, RecoveringClock, SteppedLedger
 
-from contract.ledger.ledger_coverage import ANSWERS, RECOVERING, search
-from contract.ledger.ledger_machine import NODES, LedgerMachine, attempts, ends, fields, nonces, policies, runs
+from contract.ledger.ledger_coverage import ANSWERS, RECOVERING, fields, search
+from contract.ledger.ledger_machine import NODES, LedgerMachine, attempts, ends, nonces, policies, runs
 from coordd.adapters.ledger.redis_rows import attempts_of, value_of
 from coordd.core.ledger.requests import ListOpen, Register
 from coordd.core.ledger.rows import JOB_COLUMNS, JobRow
@@ -52,6 +52,7 @@ class DifferentialMachine(LedgerMachine):
     @rule(seconds=st.sampled_from((-30.0, 30.0)))
     def the_clock_is_set(self, seconds: float) -> None:
         self.clock.step(seconds)
+        self.begin_again()
 
     @rule()
     def the_ledger_may_have_gone_back(self) -> None:

@@ -8,6 +8,8 @@ import pytest
 from support.small_cluster import SETTINGS, Cluster, Lone, asked_for, job, open_run
 
 from coordd.core.jobs.job import Job, Retry
+from coordd.core.ledger.requests import Keep
+from coordd.core.ledger.rows import OF_NODE
 from coordd.core.ledger.words import RETRY
 from coordd.core.members.elsewhere import ASIDE_MAX_S, ASIDE_S, FORGIVEN_S, STRIKES
 from coordd.core.runs.pursued import WAITING
@@ -48,6 +50,25 @@ def fails_on(cluster: Cluster, node: str, of: Job = JOBS[0]) -> str:
 
 def aside(cluster: Cluster) -> list[str]:
     return [name for name, shell in cluster.shells.items() if shell.alive and shell.node.ctx.aside]
+
+
+def of_which_one_is_aside() -> Cluster:
+    """Three nodes; a stands aside."""
+    cluster = Cluster("a", "b", "c", jobs=JOBS)
+    cluster.wait(3.0)
+    for _ in range(STRIKES):
+        fails_on(cluster, "a")
+    cluster.wait(ANNOUNCED_S + 1.0)
+    assert aside(cluster) == ["a"]
+    return cluster
+
+
+def becomes(cluster: Cluster, state: str) -> None:
+    for _ in range(30):
+        if cluster["a"].state == state:
+            return
+        cluster.wait(0.5)
+    raise AssertionError(f"a is {cluster['a'].state} for 15 s; expected: {state}")
 
 
 @pytest.mark.parametrize("node", ["a", "b", "c"])
@@ -100,11 +121,7 @@ def test_a_node_stands_aside_after_some_runs_that_succeed_elsewhere() -> None:
 
 
 def test_it_takes_what_no_other_node_would() -> None:
-    cluster = Cluster("a", "b", "c", jobs=JOBS)
-    cluster.wait(3.0)
-    for _ in range(STRIKES):
-        fails_on(cluster, "a")
-    cluster.wait(ANNOUNCED_S + 1.0)
+    cluster = of_which_one_is_aside()
     for other in ("b", "c"):
         cluster[other].ctx.launch_problems = {"sales": "not now"}
     cluster.trigger("a", asked_for("sales#alone", of=JOBS[0]))
@@ -127,6 +144,20 @@ def test_never_more_than_half_of_the_others_stand_aside() -> None:
     cluster.kill("b")
     cluster.wait(10.0)
     assert aside(cluster) == []  # of two, none may
+
+
+def test_a_drained_node_does_not_stand_aside_and_announces_it_again_when_it_is_back() -> None:
+    cluster = of_which_one_is_aside()
+    cluster.ledger.ask(Keep(key=OF_NODE + "a", held=True, by="ann", uid=7))
+    becomes(cluster, "draining")
+    cluster.wait(2.5)
+    assert aside(cluster) == []
+    cluster.ledger.ask(Keep(key=OF_NODE + "a", held=False, by="ann", uid=7))
+    becomes(cluster, "ready")
+    cluster.wait(ANNOUNCED_S - 0.5)
+    assert aside(cluster) == []
+    cluster.wait(4.0)
+    assert aside(cluster) == ["a"]
 
 
 def test_of_two_nodes_none_stands_aside() -> None:

@@ -121,6 +121,19 @@ def test_an_ack_may_overtake_its_elect() -> None:
     assert succession(lone)[:2] == ("c.1", "b.1")  # type: ignore[index]  # None would fail here
 
 
+def test_an_ack_that_is_older_than_an_election_may_last_answers_another_elect() -> None:
+    lone = Lone(job(), peers=("b.1", "c.1")).ready()
+
+    lone.hear("c.1", WorkerElectAck(id="sales#1/0", candidacy=Candidacy(0, 3, "c.1"), acks="b.1"))
+    lone.wait(lone.node.settings.election_timeout_s + 0.5)
+    lone.hear("b.1", elect(view=("a.1", "b.1", "c.1")))
+
+    assert succession(lone) is None
+    lone.hear("c.1", WorkerElectAck(id="sales#1/0", candidacy=Candidacy(1, 9, "c.1"), acks="b.1"))
+    assert succession(lone) is not None
+    assert lone.node.elections.by_id["sales#1/0"].statements["c.1"].load == 1
+
+
 def test_only_so_many_acks_without_an_elect_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elections, "EARLY_MAX", 3)
     lone = Lone(job(), peers=("b.1",)).ready()

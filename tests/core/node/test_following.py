@@ -10,9 +10,10 @@ from support.small_cluster import EPOCH, Cluster, asked_for, job
 
 from coordd.core.jobs.after import GRACE_S, parents_of, was_missed
 from coordd.core.jobs.job import After, Job, scheduled_run
-from coordd.core.ledger.requests import Suspend
+from coordd.core.ledger.requests import ListEnded, Suspend
 from coordd.core.ledger.rows import LedgerTime, Row
 from coordd.core.ledger.runner_requests import Report
+from coordd.core.node import following
 from coordd.core.wire.events import Action
 
 HOUR_S = 3600.0
@@ -140,7 +141,7 @@ def test_a_child_by_id_whose_row_is_lost_before_its_claim_is_not_launched(name: 
     pursuits = nodes[name].pursuits
     pursuits.pursuits["child#42"].at = 0.0
     nodes.shells[name].do(lambda now: pursuits.timer("child#42", now))
-    nodes.wait(30.0)
+    nodes.wait(90.0)  # a whole pass comes, too: nothing tells that a row is lost
     assert (nodes.launches("child#42"), rows(nodes)) == ([], [])
     assert "child#42" not in pursuits.pursuits
 
@@ -281,3 +282,39 @@ def test_an_end_is_seen_although_the_ledgers_clock_was_set_back_while_it_was_awa
     nodes.wait(40.0)
 
     assert [row.run for row in rows(nodes)] == [scheduled_run("child", FIRST)]
+
+
+def test_a_node_that_starts_reads_back_as_far_as_an_end_may_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def noted(*, since: float, **more: Any) -> ListEnded:
+        asked.append(since)
+        return ListEnded(since=since, **more)
+
+    monkeypatch.setattr(following, "ListEnded", noted)
+    made(parent(), child("a", within_s=100.0), names="a")
+
+    assert asked
+    assert EPOCH - 120.0 < min(asked) < EPOCH
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_end_that_was_dated_too_early_is_looked_for_before_the_child_is_called_missed(ended: bool) -> None:
+    """The ledger's clock was behind for a moment, and no node saw it."""
+    nodes = made(parent("a"), parent("b"), child("a", "b", within_s=200.0), names="ab")
+    to(nodes, FIRST + 100)
+    run = scheduled_run("a", FIRST)
+    end(nodes, scheduled_run("b", FIRST))
+    nodes.wait(10.0)
+    holder = next(shell for shell in nodes.shells.values() if run in shell.renew_at)
+    launch, clock = holder.launch_of(run), nodes.ledger._clock
+    if ended:
+        nodes.ledger._clock = lambda: LedgerTime(clock().wall - 90.0, clock().lease)
+        grant = grant_of(launch.run, launch.attempt, launch.token, launch.nonce)
+        nodes.ledger.ask(Report(grant=grant, state="success", exit_code=0))
+        nodes.ledger._clock = clock
+        holder.renew_at.clear()
+    to(nodes, FIRST + 100 + 200 + GRACE_S + 30.0)
+
+    [row] = rows(nodes)
+    assert (row.state == "missed", was_missed(row.reason)) == ((False, "") if ended else (True, "a"))

@@ -71,7 +71,7 @@ def test_takeovers_and_who_ran_what(weeks: Weeks, tables: tuple[DataFrame, DataF
     _, attempts = tables
     lost = {record["run"]: record for record in of_type(weeks, "task-retried")}
     over = counting.takeovers(attempts)
-    assert counting.taken_over(attempts) == len(lost)
+    assert counting.taken_over(attempts).count() == len(lost)
     assert {row["run"] for row in over} == set(lost)
     for row in over:
         assert row["from"] != row["hostname"]

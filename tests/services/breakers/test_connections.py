@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordd.config.settings import read_config
-from coordd.core.breaker import FAILURES, LOUD_AFTER, LOUD_FOR_S, LOUD_WITHIN_S, SLOW, TIMEOUT, Breaker, Rule
+from coordd.core.breaker import FAILURES, SLOW, TIMEOUT, Breaker, Loud, Rule
 from coordd.core.ledger.words import FAILURE
 from coordd.services import ledger as module
 from coordd.services.breakers.own import OwnBreakers
@@ -66,6 +66,10 @@ def test_a_rule_of_a_connection_says_how_long_it_stays_open(growth: str, pauses:
         ('bus = { open_for = "1h" }', "bus: open_for: expected 0.05 s to 300 s"),
         ('bus = { open_for = "9s", open_for_max = "8s" }', "open_for_max: expected a duration of at least open_for"),
         ('bus = { growth = "quadratic" }', "bus: growth: expected one of fixed, linear, exponential"),
+        ("bus = { loud = 3 }", "bus: loud: expected a table such as"),
+        ("bus = { loud = { after = 0 } }", "bus: loud: after: expected a whole number from 1"),
+        ('bus = { loud = { within = "8d" } }', "bus: loud: within: expected 1 s to 604800 s"),
+        ("bus = { loud = { form = 1 } }", 'bus: loud: form: unknown key "form"; did you mean "for"'),
         ("bus = { openfor = 3 }", 'unknown key "openfor"; did you mean "open_for"'),
     ],
 )
@@ -119,7 +123,7 @@ def test_a_longer_pause_alone_is_enough(tmp_path: Path) -> None:
     assert rules(tmp_path, 'bus = { open_for = "9s" }') == ({"bus": Rule(open_for_s=9.0, open_for_max_s=9.0)}, [])
 
 
-def test_trips_of_the_ledger_get_louder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trips_of_the_ledger_get_louder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(module, "boottime", lambda: clock.now)
     service = LedgerService(lambda: None, 2.0)  # type: ignore[arg-type,return-value]  # nobody asks it
@@ -135,6 +139,11 @@ def test_trips_of_the_ledger_get_louder(monkeypatch: pytest.MonkeyPatch) -> None
         [level] = words
         return str(level)
 
-    assert [trip() for _ in range(LOUD_AFTER + 1)] == [*["warning"] * (LOUD_AFTER - 1), "error", "error"]
-    clock.now += LOUD_FOR_S + LOUD_WITHIN_S
+    usual = Loud()
+    assert [trip() for _ in range(usual.after + 1)] == [*["warning"] * (usual.after - 1), "error", "error"]
+    clock.now += usual.for_s + usual.within_s
     assert trip() == "warning"
+    found, problems = rules(tmp_path, 'ledger = { loud = { after = 2, for = "1m" } }')
+    assert (problems, found["ledger"].loud) == ([], Loud(after=2, for_s=60.0))
+    service.breaker.use(found["ledger"])
+    assert trip() == "error", "it is the second one within five minutes"

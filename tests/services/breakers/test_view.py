@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from coordd.core.breaker import LOUD_AFTER, LOUD_FOR_S, LOUD_WITHIN_S, Breaker as Connection, Loudness
+from coordd.core.breaker import Breaker as Connection, Loud, Loudness
 from coordd.core.jobs.job import Breaker, Command, Job
 from coordd.core.ledger.breaker.text import CLOSED, HALF_OPEN, OPEN, State
 from coordd.core.ledger.rows import OF_BREAKER, OF_ISOLATED, Hold
@@ -134,14 +134,36 @@ def test_each_change_is_logged_once_and_louder_after_repeated_trips() -> None:
     assert logged(watch) == [("breaker.opened", "error")], "it is loud for a while"
     driver.sweep(None)
     watch.look()
-    driver.mono = LOUD_FOR_S
+    driver.mono = Loud().for_s
     driver.sweep(state(OPEN, 1))
     assert logged(watch) == [("breaker.opened", "warning")], "and falls again"
     driver.sweep(None, Hold(by="ann"))
     assert logged(watch) == [("breaker.isolated", "info")]
 
 
-@pytest.mark.parametrize(("apart_s", "loud"), [(LOUD_WITHIN_S / 2, True), (LOUD_WITHIN_S / 2 + 1, False)])
-def test_trips_within_some_minutes_are_loud(apart_s: float, loud: bool) -> None:
-    loudness = Loudness()
-    assert [loudness.tripped(number * apart_s) for number in range(LOUD_AFTER)] == [False, False, loud]
+def test_a_job_says_when_its_trips_are_loud() -> None:
+    driver: Any = Watched()
+    watch = JobBreakers(driver)
+
+    def trips(times: int, loud: Loud) -> list[str]:
+        driver.node.jobs = {"sales": sales(loud=loud)}
+        found = []
+        for number in range(times):
+            driver.sweep(state(OPEN, number + 1))
+            found += [level for event, level in logged(watch) if event == "breaker.opened"]
+        driver.sweep(None)
+        watch.look()
+        driver.mono += 10.0
+        return found
+
+    assert trips(5, Loud(after=4, within_s=1.0, for_s=2.0)) == [*["warning"] * 3, "error", "error"]
+    assert trips(2, Loud(after=2, within_s=1.0, for_s=20.0)) == ["warning", "error"], "a reload counts at once"
+    assert trips(1, Loud(after=2, within_s=1.0, for_s=20.0)) == ["error"]
+
+
+@pytest.mark.parametrize("rule", [Loud(), Loud(after=2, within_s=7.0), Loud(after=5)])
+def test_trips_within_some_minutes_are_loud(rule: Loud) -> None:
+    for more_s, loud in ((0.0, True), (1.0, False)):
+        loudness, apart_s = Loudness(rule), rule.within_s / (rule.after - 1) + more_s
+        told = [loudness.tripped(number * apart_s) for number in range(rule.after)]
+        assert told == [*[False] * (rule.after - 1), loud]

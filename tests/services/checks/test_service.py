@@ -59,19 +59,25 @@ class Place:
                 raise UnavailableError("it died")
             self.meanwhile()
             if request.given and not request.suspended:
-                mine, there = self.holds.get(OF_JOB + request.job), self.holds.get(request.given)
-                if mine is None or mine.by != request.by or (there.note if there else "") != request.noted:
+                mine = self.holds.get(OF_JOB + request.job)
+                if mine is None or mine.by != request.by or not self.is_as_given(request):
                     return Answer(FINISHED)
             self.suspensions.append((request.job, request.suspended, request.by))
             key, held = OF_JOB + request.job, request.suspended
         else:
             assert isinstance(request, Keep)
+            if request.given and not self.is_as_given(request):
+                return Answer(FINISHED)
             key, held = request.key, request.held
         if held:
             self.holds[key] = Hold(by=request.by, at=self.wall, until=request.until, note=request.note)
         else:
             self.holds.pop(key, None)
         return Answer(OK)
+
+    def is_as_given(self, request: Keep | Suspend) -> bool:
+        there = self.holds.get(request.given)
+        return (there.note if there else "") == request.noted
 
 
 class Machine:
@@ -269,6 +275,40 @@ def test_a_checker_that_was_paused_resumes_nothing_while_the_next_one_finds_the_
     assert OF_JOB + "sales" in place.holds
 
 
+def test_a_checker_that_was_paused_after_it_suspended_a_job_does_not_write_over_the_word_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the check is bad from then on, and the job is not suspended."""
+    place = Place(monkeypatch)
+    sales = {"sales": job(uses=(Use("api", "suspend"),))}
+    a, b = Machine(place, "a", SHARED, **sales), Machine(place, "b", SHARED, **sales)
+    for _ in range(2):
+        a.turn()
+    good = place.holds[OF_CHECK + "api"]
+    keep = place.write
+
+    async def beside(request: Any) -> Answer:
+        said = await keep(request)
+        if isinstance(request, Suspend) and request.suspended:  # a is paused here; b looks, and resumes the job
+            monkeypatch.setattr(place, "write", keep)
+            place.holds[OF_CHECK + "api"] = Hold(by="b", at=place.wall, note=good.note)
+            del place.holds[OF_JOB + "sales"]
+        return said
+
+    monkeypatch.setattr(place, "write", beside)
+    a.sees = "unhealthy"
+    for _ in range(2):
+        place.mono += 1.0
+        a.turn()
+    assert place.holds[OF_CHECK + "api"].by == "b"
+    assert not unpack(place.holds[OF_CHECK + "api"].note).is_bad
+    b.sees = "unhealthy"
+    for _ in range(2):
+        b.turn()
+    assert unpack(place.holds[OF_CHECK + "api"].note).is_bad
+    assert OF_JOB + "sales" in place.holds
+
+
 @pytest.mark.parametrize("name", ["api", "sales/own"])
 def test_a_check_that_is_gone_lets_its_jobs_go_and_not_because_one_node_lacks_it(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -406,6 +446,22 @@ def test_a_change_is_told_once_and_jobs_are_left_to_others(monkeypatch: pytest.M
     a.checks.use({})
     a.around()
     assert a.node.abstains_from == {}
+
+
+def test_the_next_checker_tells_of_a_change_from_what_the_one_before_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
+    trio.run(a.checks.look_now, SHARED)
+    a.around()
+    b.sees = "unhealthy"
+    trio.run(b.checks.look_now, SHARED)  # before it has looked around once
+    b.around()
+    b.sees = "healthy"
+    for _ in range(2):
+        trio.run(b.checks.look_now, SHARED)
+        b.around()
+    told = [[(event.before, event.state) for event in one.told] for one in (a, b)]
+    assert told == [[("unknown", "healthy")], [("healthy", "unhealthy"), ("unhealthy", "healthy")]]
 
 
 def test_a_report_counts_beside_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def methods() -> Any:
     made._driver = SimpleNamespace(node=node, now=lambda: Now(1.0, EPOCH))
     made._ledger = Ledger()
     made.publishers = (OPS, QUIET)
-    made.passing = Passing("/nowhere", lambda: made.passing.pool)
+    made.passing = Passing("/nowhere", lambda: made.passing.pool, made._ledger)
     return made
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from outcomes.test_files import LIMIT_S, ROOT
 from outcomes.test_message import IDENT, environment
 
 from coordd.config.hooks.delivery import LINE_BYTES_MAX, Delivered, Delivery, socket_path
+from coordd.config.hooks.publisher import EXPIRED
 from coordd.errors import UnavailableError
 from coordd.services.publishing.passing import Passing
 
@@ -43,13 +45,26 @@ class Pool:
         return 0, {}
 
 
-def while_served(pool: Any, directory: Path, act: Callable[[str], Any]) -> Any:
+class Ledger:
+    """Knows why the attempts of each run ended; it may be away."""
+
+    def __init__(self, *reasons: str, away: bool = False) -> None:
+        self._rows = [SimpleNamespace(reason=reason) for reason in reasons]
+        self._away = away
+
+    async def query(self, ask: Callable[[Any], Any]) -> Any:
+        if self._away:
+            raise UnavailableError("it does not answer")
+        return ask(SimpleNamespace(attempts={IDENT: self._rows}.__getitem__))
+
+
+def while_served(pool: Any, directory: Path, act: Callable[[str], Any], ledger: Any = None) -> Any:
     """What ``act`` says, in a thread, while a daemon serves its socket."""
 
     async def main() -> Any:
         path = socket_path(str(directory))
         async with trio.open_nursery() as nursery:
-            await nursery.start(Passing(path, lambda: pool).run)
+            await nursery.start(Passing(path, lambda: pool, ledger).run)
             with trio.fail_after(LIMIT_S):
                 said = await trio.to_thread.run_sync(act, path)
             nursery.cancel_scope.cancel()
@@ -58,8 +73,8 @@ def while_served(pool: Any, directory: Path, act: Callable[[str], Any]) -> Any:
     return trio.run(main)
 
 
-def program(path: str, *to: str, attempt: int = 0) -> subprocess.CompletedProcess[str]:
-    argv, env = environment(*to, attempt=attempt, socket=path)
+def program(path: str, *to: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    argv, env = environment(*to, socket=path, **more)
     return subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
@@ -84,10 +99,34 @@ def test_what_the_brokers_do_not_take_goes_to_the_address_behind_them(tmp_path: 
     assert [json.loads(line)["id"] for line in (tmp_path / "lines").read_text().splitlines()] == [IDENT] * 2
 
 
+@pytest.mark.parametrize(
+    ("ledger", "attempt", "sends"),
+    [
+        (Ledger("exit code 75: error: it has expired; replayed by ann"), 1, True),
+        (Ledger("exit code 1; replayed by ann", "the runner died"), 2, True),
+        (Ledger("exit code 1"), 1, False),
+        (Ledger(away=True), 1, False),
+        (Ledger("exit code 1; replayed by ann"), 0, False),
+    ],
+    ids=["replayed", "replayed and lost", "tried again", "nobody knows", "the first call asks nobody"],
+)
+def test_what_a_person_sends_again_is_sent_however_old_it_is(
+    tmp_path: Path, ledger: Ledger, attempt: int, sends: bool
+) -> None:
+    def act(path: str) -> subprocess.CompletedProcess[str]:
+        return program(path, f"file://{tmp_path}/lines", age_s=61.0, expires="1m", attempt=attempt)
+
+    done = while_served(None, tmp_path, act, ledger)
+
+    assert (done.returncode, (tmp_path / "lines").exists()) == (0 if sends else EXPIRED, sends), done.stderr
+
+
 def test_without_an_answer_the_program_connects_itself(tmp_path: Path) -> None:
     done = program(str(tmp_path / "nothing.sock"), TWO[0])
     assert done.returncode == 1
     assert "no daemon answers" in done.stderr
+    aged = program(str(tmp_path / "nothing.sock"), f"file://{tmp_path}/x", age_s=61.0, expires="1m", attempt=1)
+    assert aged.returncode == EXPIRED
     assert "amqp://127.0.0.1:1/?queue=q cannot be used" in done.stderr
 
 

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from coordd.core.ledger.requests import Claim
+from coordd.core.ledger.words import GRANTED
 from coordd.core.members.heartbeat import WATCHERS
 from coordd.core.members.outcomes import OUTCOME_AGE_MAX_S, OUTCOMES_MAX
 from coordd.core.wire.events import (
@@ -26,8 +28,10 @@ from coordd.core.wire.events import (
 )
 
 if TYPE_CHECKING:
+    from coordd.core.ledger.answers import Answer
+    from coordd.core.ledger.runner_requests import Request
     from simulator.machines.daemon import Daemon
-    from simulator.world import World
+    from simulator.world import Host, World
 
 ENDS = (TaskSucceeded, TaskFailed, TaskRejected, TaskRevoked)
 GOES_ON = (TaskReceived, TaskStarted, TaskRetried)
@@ -58,6 +62,13 @@ class Answers:
         """The daemon was given these, late or of an earlier life of their sender: after some of them a run goes on."""
         self.knows(daemon, [event for event in events if isinstance(event, GOES_ON)])
 
+    def operation(self, host: Host, request: Request[Any], answer: Answer, _before: Any, _row: Any) -> None:
+        """A run goes on with the node that a claim is granted, also if its full disk keeps it from telling of it."""
+        if isinstance(request, Claim) and answer.word == GRANTED and host.daemon is not None:
+            ends, run = self._ends[host.daemon.incarnation], request.of.run
+            if answer.token > ends.get(run, (0, 0.0))[0]:
+                ends.pop(run, None)
+
     def given(self, daemon: Daemon, packet: Any) -> None:
         """The node has taken the packet in, and has not sent its answers yet."""
         if any(isinstance(event, WorkerHello) for event in packet.events):
@@ -77,7 +88,9 @@ class Answers:
             if isinstance(event, WorkerHelloReply) and name.rpartition(".")[0] == hostname
         ]
         ends = self._ends[daemon.incarnation]
-        if not replies or len(node.ctx.membership.view()) > WATCHERS + 1 or len(ends) > OUTCOMES_MAX:
+        # With more nodes than these, only those tell that follow the sender, which may have left since.
+        there = [name for name in node.ctx.membership.view() if name.rpartition(".")[0] != hostname]
+        if not replies or len(there) > WATCHERS or len(ends) > OUTCOMES_MAX:
             return
         told = {outcome.run for reply in replies for outcome in reply.outcomes}
         wall = daemon.time().wall

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between
-from coordd.core.ledger.fires import GIVEN_UP, REDEFINED, SKIPPED, SUSPENDED
+from coordd.core.ledger.fires import COALESCED, GIVEN_UP, REDEFINED, SKIPPED, SUSPENDED
 from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
 from coordd.core.runs.planner import CATCH_UP_MAX
 from simulator.configuration import CATCH_UP
@@ -22,7 +23,8 @@ from simulator.judging.excuses import (
     TRIGGER_FORGOTTEN,
 )
 from simulator.judging.fires import word_of
-from simulator.terms import CHAOS_S, SCHEDULES_END_S, WALL
+from simulator.judging.leave import nominal
+from simulator.terms import CHAOS_S, QUIET_S, SCHEDULES_END_S, WALL
 
 if TYPE_CHECKING:
     from coordd.core.ledger.rows import Row
@@ -53,13 +55,17 @@ def judge(world: World) -> None:
         world.violate("L the newest revision is sound, and it is not in force on every node")
     for run in sorted(world.accepted):
         _judge_trigger(world, run, world.accepted[run], taken)
-    for job in world.jobs.values():
-        if job.schedule is not None and job.after is None:  # AF judges the others
-            _judge_schedule(world, job)
+    for job in _scheduled(world):
+        _judge_schedule(world, job)
     _judge_nodes(world)
     policies.ended(world)
     for event, run, attempt in world.told.untold():
         world.violate(f"HK nobody has told a hook {event} of {run}/{attempt}")
+
+
+def _scheduled(world: World) -> list[Job]:
+    """The jobs with a schedule of their own; AF judges those that come after others."""
+    return [job for job in world.jobs.values() if job.schedule is not None and job.after is None]
 
 
 def _waits(world: World, row: Row, taken: set[str]) -> bool:
@@ -141,6 +147,25 @@ def _judge_schedule(world: World, job: Job) -> None:
 
     With ``misfire = "all"``, every fire time since the ledger first heard of the job has a row.
     """
+    for run, at, later in _without_a_row(world, job):
+        _nothing_says_why(world, job, run, at, later)
+
+
+def owes(world: World) -> bool:
+    """True if no node was ready for the quiet time yet, and a fire time that _judge_schedule is about has no row."""
+    quiet_since = world.now - QUIET_S
+    if any(host.daemon is not None and host.daemon.ready_at <= quiet_since for host in world.hosts):
+        return False
+    fires = world.server.ledger.fires
+    return any(
+        not word_of(fires(job.name).stretches, at)
+        for job in _scheduled(world)
+        for _, at, _ in _without_a_row(world, job)
+    )
+
+
+def _without_a_row(world: World, job: Job) -> Iterator[tuple[str, float, int]]:
+    """The fire times (run, Unix time, how many came after it) that must have a row, and have none."""
     assert job.schedule is not None
     # N and D judge the fire times that came up while the files were changed. Here all machines have the same files.
     since = max(world.server.known_from, WALL + world.configuration.settled_at + OF_ONE_MIND_S)
@@ -149,7 +174,7 @@ def _judge_schedule(world: World, job: Job) -> None:
     for at in every if job.misfire == "all" else newest:
         run = scheduled_run(job.name, at - job.offset_s)
         if world.ledger.run(run) is None and at >= world.judge.kept_from:
-            _nothing_says_why(world, job, run, at, every)
+            yield run, at, sum(1 for fire_at in every if fire_at > at)
 
 
 def _is_there(world: World, job: str) -> bool:
@@ -161,15 +186,22 @@ def _is_there(world: World, job: str) -> bool:
     )
 
 
-def _nothing_says_why(world: World, of: Job, run: str, at: float, every: list[float]) -> None:
+def _has_a_later_run(world: World, job: str, at: float) -> bool:
+    """True if a run of that job has a later fire time."""
+    runs = [row.run for row in world.ledger.runs(limit=100_000) if row.job == job and "@" in row.run]
+    return any(nominal(run) > at for run in runs)
+
+
+def _nothing_says_why(world: World, of: Job, run: str, at: float, later: int) -> None:
     """Excuse or report a fire time without a row. ``at``: Unix time; a node's clock may show it earlier or later."""
     judge, job = world.judge, of.name
-    later = sum(1 for fire_at in every if fire_at > at)
     if run in judge.forgotten_by_retention:
         return
     decision = word_of(world.server.ledger.fires(job).stretches, at)
     if decision in (SUSPENDED, REDEFINED) or (decision == GIVEN_UP and world.server.wall() > at + of.start_within_s):
         return
+    if decision == COALESCED and of.misfire == "once" and _has_a_later_run(world, job, at):
+        return  # one of an earlier definition
     if decision == SKIPPED and any(one.name == job and one.misfire == "skip" for one in world.known_jobs.values()):
         return  # SK judges that nobody was there
     verdict = f"L {run} has no row: it never ran, and nothing says why"

@@ -16,6 +16,7 @@ from unittest import mock
 from coordd.core.checks.check import Check, Use
 from coordd.core.checks.state import HEALTHY, UNHEALTHY, UNKNOWN, Result
 from coordd.core.jobs.job import Command, Job, Retry, Schedule
+from coordd.core.ledger.requests import Keep
 from coordd.errors import UnavailableError
 from coordd.services.checks import service
 from coordd.services.checks.service import Checks
@@ -53,6 +54,11 @@ GOOD_AT_S = CHAOS_S + 8.0
 
 # A look that fails itself says nothing.
 FAILS_ITSELF = 0.05
+
+# In worlds with the fault ``pause_daemon``, some checkers stand still right after they have written how their check
+# stands: how probable that is, and for how many seconds. The other nodes elect another one meanwhile.
+HESITATES = 0.1
+HESITATES_S = (10.0, 25.0)
 
 
 def jobs() -> dict[str, Job]:
@@ -142,7 +148,17 @@ class ChecksSeat(Seat):
         self._daemon.world.say(f"{self._daemon.host.name} {method} {subject} by {by}")
 
     async def write(self, request: Any) -> Any:
-        return await Question(partial(self._put, request))
+        answer = await Question(partial(self._put, request))
+        if isinstance(request, Keep):
+            await Question(self._hesitate)
+        return answer
+
+    def _hesitate(self, then: Then) -> None:
+        world = self._daemon.world
+        if "pause_daemon" in world.plan.faults and not world.chaos_over and self._rng.random() < HESITATES:
+            world.fault_log["checker_hesitates"] += 1
+            self._daemon.pause(self._rng.uniform(*HESITATES_S))
+        world.at(0.0, then, None)
 
     def _put(self, request: Any, then: Then) -> None:
         away = UnavailableError("the ledger did not answer")

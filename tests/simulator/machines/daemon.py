@@ -117,6 +117,7 @@ class Daemon(QuietShell):
         self.views: dict[tuple[str, str], list[tuple[float, tuple[str, ...]]]] = {}
         self.told: set[Key] = set()  # attempts that this node was told of, or that its journal has
         self.began_at = world.now
+        self.ready_at = float("inf")  # since when this node takes part
         self.stopping = False
         self.rng = random.Random(f"steps of {world.plan.seed} {host.index} {host.boots}")
         self.unkept: Any = None  # definitions that are not on the disk yet
@@ -466,6 +467,9 @@ class Daemon(QuietShell):
     def elected(self, elected: Elected) -> None:
         if self.checks is not None:
             self.checks.elected(elected)
+
+    def state(self, state: str) -> None:
+        self.ready_at = self.world.now if state == "ready" else float("inf")
 
     def log(self, journal: Sequence[Event], notices: Sequence[Notice]) -> None:
         if self.world.trace is not None:

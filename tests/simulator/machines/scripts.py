@@ -21,7 +21,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import Decided
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import AcceptEpoch
-from coordd.core.ledger.rows import RUN_COLUMNS, JobRow, LedgerTime, Row
+from coordd.core.ledger.rows import RUN_COLUMNS, Hold, JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request
 from simulator.terms import LAG_S, LEASE
 
@@ -49,6 +49,7 @@ class ScriptedLedger:
         )
         self._left: dict[str, Row] | None = None  # its rows when it was closed
         self._left_fires: dict[str, Decided] = {}
+        self._left_marks: dict[str, Hold] = {}
         self._done: list[tuple[float, list[Any], list[Any]]] = []  # (when, command that sets the clock, operation)
         self.step(AcceptEpoch(), "", 0.0)
 
@@ -111,6 +112,11 @@ class ScriptedLedger:
         """The record of a job's fire times without a row."""
         return self._redis.fires(job) if self._left is None else self._left_fires.get(job, Decided(0.0, [], []))
 
+    def marks(self, prefix: str) -> dict[str, Hold]:
+        """The holds and marks whose keys begin so."""
+        kept = self._redis.marks("") if self._left is None else self._left_marks
+        return {key: hold for key, hold in kept.items() if key.startswith(prefix)}
+
     def goes_back(self, to: float, *, replicated: bool) -> None:
         """Forget the operations after that time of the world. With 0.0, forget everything. ``replicated``: there is a
         replica.
@@ -135,6 +141,7 @@ class ScriptedLedger:
         """Delete all its data from the server. Its last rows can still be read from this object."""
         self._left = {row.run: row for row in self._redis.runs(limit=100_000)}
         self._left_fires = {job: self._redis.fires(job) for job in {row.job for row in self._left.values()}}
+        self._left_marks = self._redis.marks("")
         self._clear()
         self._redis.close()
 

@@ -163,13 +163,17 @@ class Turns:
         return self.daemon
 
     def boottime(self) -> float:
-        """The clock of the machine whose turn it is."""
+        """The clock of the machine whose turn it is; also in place of ``trio.current_time``."""
         return self.present.time().mono
 
     async def sleep(self, seconds: float) -> None:
         """In place of ``trio.sleep``."""
         daemon = self.present
         await Question(lambda then: daemon.world.at(seconds / daemon.host.rate, then, None))
+
+    async def sleep_until(self, deadline: float) -> None:
+        """In place of ``trio.sleep_until``."""
+        await self.sleep(max(0.0, deadline - self.boottime()))
 
     async def run_sync(self, function: Callable[..., Any], *args: Any, **_options: Any) -> Any:
         """In place of ``trio.to_thread.run_sync``: the thread runs at one instant, a little later."""
@@ -225,6 +229,8 @@ class Turns:
         patches = contextlib.ExitStack()
         patches.enter_context(mock.patch.object(trio.to_thread, "run_sync", self.run_sync))
         patches.enter_context(mock.patch.object(trio, "sleep", self.sleep))
+        patches.enter_context(mock.patch.object(trio, "sleep_until", self.sleep_until))
+        patches.enter_context(mock.patch.object(trio, "current_time", self.boottime))
         patches.enter_context(mock.patch.object(trio, "open_nursery", lambda: Nursery(self)))
         patches.enter_context(mock.patch.object(trio, "CancelScope", lambda: Scope(self)))
         patches.enter_context(mock.patch.object(trio, "move_on_after", lambda *_, **__: Scope(self)))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 from coordd.core.ledger import rules
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.rows import LedgerTime, changed_by
 from coordd.core.ledger.rules import Rules
 from coordd.core.ledger.runner_requests import Grant, Report
 from coordd.core.ledger.words import OK, RECEIVED, REVOKED, STALE, STARTED, TERMINAL, Policy
+from coordd.history.replay import store
 from coordd.history.replay.store import MemoryStore
 from simulator.mutants.mutant import Mutant, instead
 
@@ -110,6 +113,22 @@ def _a_granted_run_takes_no_slot_yet(real: Callable[..., Any], store: MemoryStor
 def _starts_are_not_kept(_real: Any, _store: MemoryStore, *_args: Any) -> None: ...
 
 
+@contextlib.contextmanager
+def _an_end_has_no_number() -> Iterator[None]:
+    def numbered(row: Any, before: Any) -> list[str]:
+        return [] if row.state in TERMINAL else changed_by(row, before)
+
+    with mock.patch.object(store, "changed_by", numbered):
+        yield
+
+
+@instead(Rules, "_served")
+def _a_cursor_serves_another_life(real: Any, self: Rules, since: str, newest: int, kept: Any, now: Any) -> Any:
+    number = since.rpartition(" ")[2]
+    calm = LedgerTime(now.wall, now.lease, now.boot, epoch=now.epoch)
+    return real(self, f"{now.epoch} {number}", newest, kept, calm)
+
+
 MUTANTS = (
     Mutant(
         "tokens from a bare counter",
@@ -163,4 +182,14 @@ MUTANTS = (
     Mutant("limits are not asked", "§6 claim: limits", "Y", _limits_are_not_asked),
     Mutant("a granted run takes no slot yet", "§6 claim: limits", "Y", _a_granted_run_takes_no_slot_yet),
     Mutant("starts are not kept", "§6 claim: rates", "Y", _starts_are_not_kept),
+    Mutant(
+        "an end has no number", "§6 the feed: every change that a sweep shows is numbered", "FD", _an_end_has_no_number
+    ),
+    Mutant(
+        "a cursor serves another life",
+        "§6 the feed: a cursor of another life is refused",
+        "FD",
+        _a_cursor_serves_another_life,
+        forgets=True,
+    ),
 )

@@ -10,6 +10,7 @@ from unittest import mock
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim
 from coordd.core.ledger.words import UNAVAILABLE
+from coordd.core.runs import sweep
 from coordd.core.runs.leftovers import Leftovers
 from coordd.core.runs.pursued import CLAIMING, OWNED
 from coordd.core.runs.pursuit import Pursuits
@@ -83,6 +84,24 @@ def _a_cut_sweep_means_over(real: Any, self: Sweep, answer: Any, sent_at: float,
 
 
 @contextlib.contextmanager
+def _silence_is_an_end() -> Iterator[None]:
+    """A run that the feed does not mention is over, and no whole pass begins it again."""
+    real = Sweep._fed
+
+    def silent(self: Sweep, answer: Any, sent_at: float, now: Any) -> None:
+        answer.gone = sorted(self._pursuits.pursuits.keys() - {row.run for row in answer.runs})
+        real(self, answer, sent_at, now)
+
+    with mock.patch.object(Sweep, "_fed", silent), mock.patch.object(sweep, "WHOLE_EVERY", 1_000_000):
+        yield
+
+
+@instead(Sweep, "_named")
+def _watched_rows_are_not_named(_real: Any, _sweep: Sweep) -> list[str]:
+    return []
+
+
+@contextlib.contextmanager
 def _nobody_settles() -> Iterator[None]:
     """Only nodes that may launch a job look after its rows."""
     with mock.patch.object(Leftovers, "row_seen", lambda self, row, now: None):
@@ -92,6 +111,11 @@ def _nobody_settles() -> Iterator[None]:
 @instead(Claim, "__init__")
 def _an_election_is_enough(real: Any, self: Claim, **fields: Any) -> None:
     real(self, **{**fields, "opens": True})
+
+
+@instead(Pursuits, "_comes_sooner")
+def _not_before_its_date(_: Any, _self: Pursuits, *_rest: Any) -> None:
+    return None
 
 
 @contextlib.contextmanager
@@ -143,10 +167,31 @@ MUTANTS = (
         ("kill_runner", "gone"),
     ),
     Mutant(
+        "silence in the feed is an end",
+        "§6 the feed: a row that it does not mention is not over",
+        "U L",
+        _silence_is_an_end,
+        ("gone", "crash", "kill_runner"),
+    ),
+    Mutant(
+        "watched rows are not named",
+        "§6 the feed: silence in it is not watching",
+        "L U",
+        _watched_rows_are_not_named,
+        ("gone",),
+    ),
+    Mutant(
         "nobody settles what nobody may launch",
         "§6 settle: every row past its start_within ends",
         "U",
         _nobody_settles,
         ("lost_reply", "ledger_down"),
+    ),
+    Mutant(
+        "a run that was not due is asked for at its date only",
+        "§5.5: a sweep that says that a run is due sooner moves the question",
+        "FS",
+        _not_before_its_date,
+        near=2228,
     ),
 )

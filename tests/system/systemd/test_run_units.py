@@ -111,8 +111,9 @@ def test_nothing_outlives_daemon_runner_watcher_and_program(runs: Runs) -> None:
     main = runs.processes("sleep")
     assert len((cgroup / "program/cgroup.procs").read_text().split()) == 2, "the program and its child"
     runs.drop_in("slow", "RestartSec=30")
-    runs.lab.run("kill", "-KILL", *ours, *main)
+    runs.lab.run("kill", "-KILL", *ours, *main, check=False)  # one may have ended since it was listed
     killed = time.monotonic()
+    runs.lab.until(lambda: not runs.lab.run("ls", "-d", *(f"/proc/{pid}" for pid in [*ours, *main]), check=False))
     runs.lab.until(lambda: not runs.processes("orphan"))
     took_s = time.monotonic() - killed
     print(f"the child of the program was gone {took_s:.3f} s after the kill")

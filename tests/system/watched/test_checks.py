@@ -8,7 +8,7 @@ from typing import Any
 from support.servers.stores import redis
 
 from system.lab.cluster import Node, cluster_of
-from system.lab.processes import until
+from system.lab.processes import ROOT, until
 from system.watched.test_hooks import hook, over, told
 
 CHECKS = """
@@ -30,6 +30,16 @@ pass_after = 1
 """
 
 
+# Loaded by a daemon at its start: what does not suspend a job any more lets it go after 3 s, not after two minutes.
+SOON = """
+import sys
+if "coordd" in sys.orig_argv:
+    sys.path.insert(0, {root!r})
+    from coordd.services.checks import service
+    service.KEPT_S = 3.0
+"""
+
+
 def states(node: Node) -> dict[tuple[str, str], str]:
     return {(row["name"], row["node"]): row["state"] for row in node.call("check.list")}
 
@@ -39,8 +49,8 @@ def journal(node: Node) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def suspended(node: Node) -> Any:
-    [job] = [one for one in node.call("job.list") if one["name"] == "loads"]
+def suspended(node: Node, name: str = "loads") -> Any:
+    [job] = [one for one in node.call("job.list") if one["name"] == name]
     return job["suspended"]
 
 
@@ -52,9 +62,13 @@ def test_a_plugin_keeps_a_job_from_a_node_and_a_redis_that_stops_suspends_one() 
             plugin.chmod(0o700)
             (cluster.path / f"{node.name}-plugin.says").write_text("0 fine\n")
             node.settings = CHECKS.format(plugin=plugin, url=store.url)
+            (site := cluster.path / f"{node.name}-site").mkdir()
+            (site / "sitecustomize.py").write_text(SOON.format(root=str(ROOT)))
+            node.env["PYTHONPATH"] = str(site)
         command = '[command]\nargv = ["/bin/true"]\n'
         cluster.job_file("local", 'check = ["plug"]\n' + command)
-        cluster.job_file("loads", 'check = [{ name = "store", then = "suspend" }]\n' + command)
+        for name in ("loads", "edited"):
+            cluster.job_file(name, 'check = [{ name = "store", then = "suspend" }]\n' + command)
         cluster.start()
         one, two = cluster.nodes
         fine = {("plug", one.name): "healthy", ("plug", two.name): "healthy"}
@@ -74,6 +88,16 @@ def test_a_plugin_keeps_a_job_from_a_node_and_a_redis_that_stops_suspends_one() 
         until(lambda: suspended(one) is not None, why="suspended")
         assert suspended(one)["by"] == "check store"
         assert "it cannot be reached" in two.why("loads")
+        until(lambda: suspended(one, "edited") is not None, why="suspended too")
+        run = one.call("run.trigger", job="edited")["id"]
+        cluster.job_file("edited", 'check = [{ name = "store", then = "warn" }]\n' + command)
+        for node in cluster.nodes:
+            node.call("reload")
+        cluster.becomes(run, "success")
+        assert (suspended(two, "edited"), suspended(two)["by"]) == (None, "check store"), (
+            "the check is bad all the time"
+        )
+        assert "check store does not suspend it any more" in one.log() + two.log()
         until(lambda: one.call("status")["checks"]["unhealthy"] == 2, why="both are bad")
         store.start()
         until(lambda: suspended(two) is None, why="resumed")

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aio_pika
 import pytest
@@ -68,6 +68,7 @@ def brokers() -> Iterator[tuple[Broker, Broker]]:
         for broker in made:
             broker.taken("ops")
             broker.taken("bare")
+            broker.taken("brief")
             broker.taken("orders", "first")
         yield made
 
@@ -82,6 +83,9 @@ def configure(cluster: Cluster, first: Broker, second: Broker, kept: Path) -> No
                 f'attempts = 2\ndelay = "0.2s"\ntimeout = "10s"\n{more}\n'
                 for name, more in (("ops", f"fallback = {keeper}"), ("bare", '[publish.local]\nto = "events"'))
             ]
+        )
+        node.settings += (
+            f'[publish.brief]\nto = "{first.address}?queue=brief"\nexpires = "1s"\nattempts = 20\ndelay = "0.5s"\n'
         )
     for name, broker in (("east", first), ("west", second)):
         cluster.job(name, "sleep", 0, overlap="allow", params={"what": ""})
@@ -155,6 +159,7 @@ def test_what_is_accepted_reaches_the_broker_that_lives_or_is_listed_and_both_ar
         until(lambda: [row for row in one.call("deadletter.list") if row["run"] == given_up], why="a dead letter")
         assert listed(one, "bare")["given_up"] == 1
         assert any(listed(node, "bare")["failing"] for node in cluster.nodes)
+        waited = out_of_time(one)
 
         # Both come back: what waits there is consumed, and what was given up is sent.
         for broker in brokers:
@@ -162,14 +167,35 @@ def test_what_is_accepted_reaches_the_broker_that_lives_or_is_listed_and_both_ar
         for broker in brokers:
             broker.server.ready()
         in_order_and_none_lost(accepted, first.taken("ops"), late)
-        one.call("deadletter.replay", id=one.call("deadletter.list")[0]["id"])
-        cluster.becomes(given_up, "success")
+        for run in (given_up, waited):
+            one.call("deadletter.replay", id=run)
+            cluster.becomes(run, "success")
         assert {sent.ident for sent in first.taken("bare") + second.taken("bare")} == {given_up}
+        assert [sent.ident for sent in first.taken("brief")] == [waited], "a person wants it still"
         first.taken("orders", "second")
         runs(cluster, "east", 2)
         assert one.call("deadletter.list") == []
         checks = {said["check"]: said["text"] for said in two.call("doctor")}
         assert checks["publish local"] == "messages go to events"
+
+
+def out_of_time(node: Node) -> str:
+    """Two messages for a broker that is dead: their time passes, of the second one while it waits for the first. A
+    person drops the first; answers the second.
+    """
+    first, second = published(node, "brief"), published(node, "brief")
+
+    def letters() -> dict[str, dict[str, Any]]:
+        return {one["run"]: one for one in node.call("deadletter.list", job="hook~publish.brief")}
+
+    until(lambda: {*letters()} == {first, second}, why="both are dead letters")
+    for letter in letters().values():
+        assert (letter["kind"], letter["state"], letter["exit_code"]) == ("message", "failure", 75)
+        assert letter["reason"] == "exit code 75: error: it has expired: nobody took it within 1 s"
+    assert (letters()[second]["attempts"], listed(node, "brief")["given_up"]) == (1, 2)
+    node.call("deadletter.discard", id=first, note="nobody needs it")
+    assert {*letters()} == {second}
+    return second
 
 
 def in_order_and_none_lost(accepted: list[str], early: list[Sent], late: list[Sent]) -> None:

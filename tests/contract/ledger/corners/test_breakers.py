@@ -106,6 +106,7 @@ def test_what_it_prevents_is_rejected_and_says_so(nodes: Nodes) -> None:
     assert (row.state, row.reason, row.token) == ("rejected", "breaker", 0)
     assert breaker(nodes).prevented == 1
     assert claim(nodes, "other#1", limits).word == "granted", "it is of this job alone"
+    assert claim(nodes, "sales#3", "").word == "granted", "its definition has no breaker any more"
     assert claim(nodes, "sales#2", limits).state == "rejected"
     assert breaker(nodes).prevented == 1, "a repeated claim prevents nothing more"
 
@@ -212,7 +213,9 @@ def test_retries_of_a_run_that_was_admitted_go_on(nodes: Nodes) -> None:
     nodes.report(nodes.started(tried), "failure")
     assert breaker(nodes).state == CLOSED, "one attempt is not the run"
     opened(nodes, limits, 1)
+    nodes.clock.step(900)
     assert nodes.claim(tried, 1).word == "granted"
+    assert breaker(nodes).state == OPEN, "it is not the one that tries"
 
 
 def test_a_probe_whose_end_nobody_knows_opens_it_again(nodes: Nodes) -> None:
@@ -226,6 +229,21 @@ def test_a_probe_whose_end_nobody_knows_opens_it_again(nodes: Nodes) -> None:
     assert (kept.state, kept.trips) == (OPEN, 2)
     nodes.ask(Resolve(run="sales#2", outcome="success", by="ann"))
     assert breaker(nodes).state == OPEN, "what began before it opened counts nothing"
+
+
+@pytest.mark.parametrize("end", ["success", "failure", "lost"])
+def test_what_began_before_it_opened_counts_nothing(nodes: Nodes, end: str) -> None:
+    limits = rule(1)
+    first = start(nodes, "sales#1", limits, on_lost="hold")
+    second = start(nodes, "sales#2", limits, on_lost="hold")
+    nodes.report(first, "lost")
+    assert (nodes.state("sales#1"), breaker(nodes).state) == ("unknown", CLOSED)
+    opened(nodes, limits, 1)
+    nodes.clock.step(900)
+    start(nodes, "sales#3", limits)
+    nodes.report(second, end)
+    kept = breaker(nodes)
+    assert (kept.state, kept.probe, kept.trips) == (HALF_OPEN, "sales#3", 1)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "revoked while it waits for its retry"])
@@ -255,6 +273,16 @@ def test_a_probe_that_the_ledger_has_forgotten_counts_as_lost(nodes: Nodes) -> N
     assert claim(nodes, "sales#2", limits).state == "rejected"
     kept = breaker(nodes)
     assert (kept.state, kept.trips, kept.last, kept.retry_at) == (OPEN, 2, "sales#gone", nodes.clock.wall + 20)
+
+
+def test_a_claim_ahead_of_its_time_finds_a_forgotten_probe_too(nodes: Nodes) -> None:
+    forgotten = State()
+    forgotten.state, forgotten.probe, forgotten.trips = HALF_OPEN, "sales#gone", 1
+    nodes.ask(Keep(key=OF_BREAKER + "sales", held=True, by="", note=forgotten.text()))
+    early = nodes.of("sales@1", limits=rule(1), overlap="allow", fire_at=EPOCH + 4, due=EPOCH + 4)
+    assert nodes.claim(early).word == "limited"
+    kept = breaker(nodes)
+    assert (kept.state, kept.trips, kept.prevented) == (OPEN, 2, 0)
 
 
 def test_only_ends_within_the_window_count(nodes: Nodes) -> None:
@@ -370,6 +398,12 @@ def test_a_run_of_a_backfill_waits_for_it(nodes: Nodes) -> None:
 def test_an_item_that_cannot_be_read_is_no_breaker(nodes: Nodes, item: str) -> None:
     end(nodes, "sales#1", item)
     assert claim(nodes, "sales#2", item).word == "granted"
+
+
+@pytest.mark.parametrize("item", [rule(100), rule(groups=((2, ("failure",)),) * 8), f"{rule(2)},breaker=no"])
+def test_the_largest_item_is_one_and_of_two_the_first_one_counts(nodes: Nodes, item: str) -> None:
+    end(nodes, "sales#1", item)
+    assert breaker(nodes).failures
 
 
 @pytest.mark.parametrize(

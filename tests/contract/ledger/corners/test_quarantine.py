@@ -20,6 +20,7 @@ from coordd.core.ledger.requests import (
     PassOver,
     Register,
     Replay,
+    Rerun,
     Settle,
     Settled,
 )
@@ -53,6 +54,7 @@ def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callabl
     assert nodes.ask(passed).word == "recovering"
     replay = Replay(run=A, attempt=AttemptNumber(0), digest="d1", policy=of(nodes, A).policy.pack(), by="ann")
     assert nodes.ask(replay).word == "recovering"
+    assert nodes.ask(Rerun(root=A, of=of(nodes, B))).word == "recovering"
     assert nodes.gate(started).word == "early"
     assert nodes.renew(received).word == "ok"
     assert nodes.gate(received).word == "early"
@@ -139,6 +141,37 @@ def test_an_end_is_put_back_on_every_state(nodes: Nodes, back: Callable[..., Non
             )
     restore(nodes, D, 0, newer, said)
     restore(nodes, D, 0, newer, said)
+
+
+@pytest.mark.parametrize("said", ["received", "lost"])
+@pytest.mark.parametrize("state", ["started", "unknown"])
+def test_an_attempt_that_perhaps_was_not_launched_replaces_none_that_was(
+    nodes: Nodes, back: Callable[..., None], state: str, said: str
+) -> None:
+    """Also under a newer token: the ledger went back and granted the number again."""
+    grant = nodes.started(of(nodes, A, on_lost="hold"))
+    if state == "unknown":
+        nodes.report(grant, "lost")
+    back(1.0)
+
+    assert restore(nodes, A, 0, grant.token + 1, said).word == "stale"
+    assert nodes.state(A) == state
+
+
+@pytest.mark.parametrize("said", ["received", "started", "success", "failure", "revoked", "lost"])
+def test_an_older_attempt_that_was_launched_keeps_a_run_of_a_job_that_holds_such_runs_from_more(
+    nodes: Nodes, back: Callable[..., None], said: str
+) -> None:
+    newer = int((nodes.clock.wall + 10) * 1e6)
+    back(1.0)
+    policy: dict[str, Any] = {"on_lost": "hold", "attempts": 3, "relaunches": 2}
+    restore(nodes, A, 1, newer, **policy)
+
+    assert restore(nodes, A, 0, newer - 1, said, **policy).word == "stale"
+
+    row = nodes.ledger.run(A)
+    assert row is not None
+    assert row.policy.startswith("hold allow 1 0" if said in ("started", "lost") else "hold allow 3 2")
 
 
 @pytest.mark.parametrize("ago_s", [0.0, QUARANTINE_S - 0.5])

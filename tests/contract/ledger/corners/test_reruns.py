@@ -97,6 +97,15 @@ def test_a_child_runs_once_more_after_its_parent_and_then_its_own_child(nodes: N
     assert nodes.claim(of(nodes, GRANDCHILD), 1, nonce="g").word == "granted"
 
 
+@pytest.mark.parametrize("state", ["failure", "lost"])
+def test_a_child_that_runs_after_failures_runs_once_more_after_a_new_one(nodes: Nodes, state: str) -> None:
+    ends(nodes, ROOT)
+    assert replay(nodes, after(CHILD, ROOT, on="failure"), whole=True).word == "ok"
+    grant = nodes.started(of(nodes, ROOT), 1, nonce="again")
+    nodes.report(grant, state, 1 if state == "failure" else None, reason="gone")
+    assert (nodes.state(ROOT), said(ask(nodes))) == (state, ("ok", "retry"))
+
+
 def test_a_run_that_succeeded_is_run_once_more_and_its_child_after_it(nodes: Nodes) -> None:
     ends(nodes, ROOT)
     ends(nodes, CHILD)
@@ -165,6 +174,11 @@ def test_live_runs_go_before_one_that_is_run_once_more(nodes: Nodes) -> None:
     assert nodes.claim(of(nodes, "sales#3", **alone), nonce="next").word == "granted"
 
 
+def test_a_run_that_its_parents_opened_in_the_usual_way_is_a_live_one(nodes: Nodes) -> None:
+    nodes.started(of(nodes, CHILD, by=f"after {ROOT}", overlap="forbid"), nonce="live")
+    assert nodes.claim(of(nodes, "third#2", overlap="forbid"), nonce="next").state == "rejected"
+
+
 def test_without_children_nothing_follows_and_an_earlier_wish_is_gone(nodes: Nodes) -> None:
     ends(nodes, ROOT, "failure")
     replay(nodes, after(CHILD, ROOT))
@@ -222,13 +236,18 @@ def test_a_child_that_was_missed_and_one_without_a_row_run(nodes: Nodes) -> None
     assert nodes.claim(of(nodes, GRANDCHILD), 1, nonce="g").word == "granted"
 
 
-def test_a_child_of_two_parents_waits_for_both(nodes: Nodes) -> None:
-    """A diamond: two children of the root, and their child runs once, after both."""
+def diamond(nodes: Nodes) -> None:
+    """The root has two children, and these a child of both. All have run, and the root has ended once more."""
     ends(nodes, ROOT, "failure")
     for run in (CHILD, OTHER, GRANDCHILD):
         ends(nodes, run)
     replay(nodes, after(CHILD, ROOT), after(OTHER, ROOT), after(GRANDCHILD, CHILD, OTHER))
     ends(nodes, ROOT, attempt=1)
+
+
+def test_a_child_of_two_parents_waits_for_both(nodes: Nodes) -> None:
+    """Their child runs once, after both."""
+    diamond(nodes)
     assert said(ask(nodes)) == ("ok", "retry")
     ends(nodes, CHILD, attempt=1)
     assert said(ask(nodes, GRANDCHILD)) == ("limited", f"{OTHER} has not ended")
@@ -240,6 +259,28 @@ def test_a_child_of_two_parents_waits_for_both(nodes: Nodes) -> None:
     assert parents_of(row.by) == (CHILD, OTHER)
     ends(nodes, GRANDCHILD, attempt=1)
     assert ask(nodes, GRANDCHILD).word == "finished"
+
+
+def test_a_row_names_as_many_of_its_parents_as_have_room(nodes: Nodes) -> None:
+    parents = [f"other#{number}{'x' * 300}" for number in range(3)]
+    ends(nodes, ROOT, "failure")
+    replay(nodes, *(after(run, ROOT) for run in parents), after(GRANDCHILD, *parents))
+    ends(nodes, ROOT, attempt=1)
+    for run in parents:
+        assert ask(nodes, run).word == "ok"
+        ends(nodes, run, attempt=1)
+    assert ask(nodes, GRANDCHILD).word == "ok"
+    row = nodes.ledger.run(GRANDCHILD)
+    assert row is not None
+    assert (parents_of(row.by), rerun_of(row.by)) == (tuple(parents[:2]), (f"{ROOT}/1", "ann"))
+
+
+def test_a_parent_that_fails_in_the_re_run_does_not_stand_as_it_was(nodes: Nodes) -> None:
+    diamond(nodes)
+    for run, state in ((CHILD, "success"), (OTHER, "failure")):
+        ask(nodes, run)
+        ends(nodes, run, state, attempt=1)
+    assert said(ask(nodes, GRANDCHILD)) == ("exists", "not all of its parents have ended as they should")
 
 
 def test_a_parent_that_is_not_run_again_stands_as_it_was(nodes: Nodes) -> None:
@@ -274,6 +315,30 @@ def test_what_a_person_has_revoked_stays(nodes: Nodes) -> None:
     ends(nodes, ROOT, attempt=1)
     assert said(ask(nodes)) == ("exists", "a person has revoked it")
     assert not waits(nodes)
+
+
+def test_the_child_of_one_that_stays_stays_too(nodes: Nodes) -> None:
+    ends(nodes, ROOT, "failure")
+    nodes.ask(Revoke(run=CHILD, by="bob"))
+    replay(nodes, after(CHILD, ROOT), after(GRANDCHILD, CHILD, on="done"))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes, GRANDCHILD)) == ("exists", "its parents have not ended as they should")
+
+
+@pytest.mark.parametrize("end", ["missed", "revoked"])
+def test_a_child_that_ended_before_it_began_is_not_opened_again(nodes: Nodes, end: str) -> None:
+    ends(nodes, ROOT, "failure")
+    ends(nodes, CHILD, by=f"after {ROOT}")
+    replay(nodes, after(CHILD, ROOT), after(GRANDCHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    assert said(ask(nodes, start_within_s=0.0)) == ("ok", "retry")
+    nodes.clock.step(1.0)
+    if end == "revoked":
+        nodes.ask(Revoke(run=CHILD, by="bob"))
+    else:
+        nodes.ask(Settle(run=CHILD, attempt=AttemptNumber(1)))
+    assert said(ask(nodes)) == ("exists", end)
+    assert said(ask(nodes, GRANDCHILD)) == ("ok", "retry")
 
 
 def test_a_suspended_child_waits_and_one_that_is_over_is_not_opened_twice(nodes: Nodes) -> None:
@@ -325,6 +390,33 @@ def test_the_members_of_a_group_run_each_once_and_are_waited_for(nodes: Nodes) -
     assert said(ask(nodes, GRANDCHILD, root=members[0])) == ("ok", "retry")
 
 
+@pytest.mark.parametrize(
+    ("states", "on", "opens"),
+    [
+        (("success", ""), "success", False),
+        (("success", ""), "done", False),
+        (("success", "success"), "failure", False),
+        (("success", "failure"), "failure", True),
+        (("failure", "success"), "failure", True),
+        (("success", "lost"), "failure", True),
+        (("success", "revoked"), "failure", False),
+        (("success", "revoked"), "success", False),
+        (("revoked", "success"), "success", False),
+        (("success", "revoked"), "done", True),
+    ],
+)
+def test_a_group_has_ended_with_all_its_members(nodes: Nodes, states: tuple[str, str], on: str, opens: bool) -> None:
+    """It succeeds with all of them, and fails with one. The first one is run once more; "": a member without a row."""
+    first, second = "third#1~0", "third#1~1"
+    if states[1]:
+        ends(nodes, second, states[1])
+    ends(nodes, first)
+    item = Item(Runs(GRANDCHILD), on, False, ((Runs("third#1", 2),),))
+    replay(nodes, item, run=first, whole=True)
+    ends(nodes, first, states[0], attempt=1)
+    assert (ask(nodes, GRANDCHILD, root=first).word == "ok") is opens
+
+
 def test_another_definition_or_other_rules_open_nothing(nodes: Nodes) -> None:
     ends(nodes, ROOT, "failure")
     replay(nodes, after(CHILD, ROOT), after("third@1970-01-01T00:00:00Z", ROOT))
@@ -344,7 +436,17 @@ def test_a_wish_is_forgotten_after_a_while(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize(
-    "note", ["", "no list", "[1]", '[["third#1",0,"some day",0,[]]]', '[["third#1",0,"done",0,[3]]]']
+    "note",
+    [
+        "",
+        "no list",
+        "[1]",
+        '[["third#1",0,"some day",0,[]]]',
+        '[["third#1",0,"done",0,[3]]]',
+        '[["third#1",0,"done",0,[],1]]',
+        '[["third#1","x","done",0,[]]]',
+        '[["third#1",0,"done",0,[[["sales#1","x"]]]]]',
+    ],
 )
 def test_a_damaged_plan_opens_nothing(nodes: Nodes, both: Both, note: str) -> None:
     both.put_text("drains", KEY, f"1 0 {EPOCH} 0\nann\n{note}")

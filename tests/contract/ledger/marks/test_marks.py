@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.ledger_calls import EPOCH, LEASE_S, Nodes, grant_of, watched_of
@@ -11,6 +12,7 @@ from support.stepped_redis import QUARANTINE_S, RecoveringClock, SteppedLedger
 
 from contract.ledger.corners.both import restore
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.marks.rule import FORGOTTEN_S, MEMBERS
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import ListOpen, Vouch
 from coordd.core.ledger.words import NEWCOMER_S
@@ -36,7 +38,7 @@ class Cluster(Nodes):
         self.mark = self.sweep(ONE, TWO)
         return self
 
-    def restarts(self, epoch: str = "of another server") -> OpenAnswer:
+    def restarts(self, epoch: str = "of another server", *, looks: bool = True) -> OpenAnswer:
         """The server comes back. Returns what the life before had answered last."""
         before = self.ledger.ask(ListOpen())
         if isinstance(self.ledger, SteppedLedger):
@@ -45,11 +47,19 @@ class Cluster(Nodes):
         assert isinstance(clock, RecoveringClock)
         clock.parts()
         clock.since, clock.open_at = clock.wall, clock.wall + QUARANTINE_S
-        assert self.ledger.ask(ListOpen()).recovering_s == QUARANTINE_S
+        assert not looks or self.ledger.ask(ListOpen()).recovering_s == QUARANTINE_S
         return before
 
     def vouch(self, host: str, mark: OpenAnswer, more: int = 0) -> Answer:
         return self.ask(Vouch(host=host, life=mark.epoch, grants=mark.grants + more))
+
+    @property
+    def members(self) -> set[str]:
+        """The hosts that the ledger remembers."""
+        if isinstance(self.ledger, SteppedLedger):
+            (names,) = self.ledger.read([("HKEYS", self.ledger.key("members"))])
+            return {name.decode() for name in names}
+        return {line.split(" ")[0] for line in self.ledger._store.meta(MEMBERS).splitlines()}
 
     @property
     def recovers(self) -> bool:
@@ -76,6 +86,48 @@ def test_it_ends_once_each_node_that_was_there_has_vouched(cluster: Cluster) -> 
     assert not cluster.recovers
     assert cluster.claim(cluster.of("sales#2", overlap="allow")).word == "granted"
     assert cluster.gate(run).word == "ok"
+
+
+def test_the_first_question_to_a_new_life_may_be_a_mark(cluster: Cluster) -> None:
+    mark = cluster.settled().restarts(looks=False)
+
+    assert cluster.vouch(ONE, mark).word == "recovering"
+    assert cluster.vouch(TWO, mark).word == "ok"
+
+
+def info(life: str, *, replicas: int = 0, second: str = "second_repl_offset:-1") -> str:
+    lines = ("role:master", f"connected_slaves:{replicas}", f"master_replid:{life * 40}", second)
+    return "# Replication\r\n" + "".join(f"{line}\r\n" for line in lines)
+
+
+@pytest.mark.parametrize("cluster", ["redis"], indirect=True)
+@pytest.mark.parametrize(
+    ("before", "then", "after", "word"),
+    [
+        ({}, {}, {}, "recovering"),
+        ({}, {}, {"second": "second_repl_offset:7"}, "stale"),
+        ({}, {}, {"second": ""}, "stale"),
+        ({}, {}, {"replicas": 1}, "stale"),
+        ({"replicas": 1}, {}, {}, "stale"),
+        ({}, {"replicas": 1}, {}, "stale"),
+    ],
+)
+def test_a_replica_may_have_taken_over_without_the_last_writes(
+    cluster: Cluster, before: dict[str, Any], then: dict[str, Any], after: dict[str, Any], word: str
+) -> None:
+    """The server was promoted, has a replica, or had one in the life before."""
+    assert isinstance(cluster.ledger, SteppedLedger)
+    cluster.ledger.tells(info("a", **before))
+    cluster.ledger.ask(ListOpen())  # another life begins
+    cluster.clock.step(QUARANTINE_S)
+    cluster.settled()
+    cluster.ledger.tells(info("a", **then))
+    mark = cluster.sweep(ONE)
+    cluster.ledger.tells(info("a"))
+    cluster.sweep(ONE)
+    cluster.ledger.tells(info("b", **after))
+
+    assert cluster.vouch(ONE, mark).word == word
 
 
 @pytest.mark.parametrize("who", [ONE, TWO, "edge-3"])
@@ -125,9 +177,14 @@ def test_who_was_silent_for_longer_is_not_awaited(cluster: Cluster) -> None:
 
 def test_a_ledger_that_went_back_far_keeps_its_quarantine(cluster: Cluster) -> None:
     cluster.settled()
+    cluster.clock.step(NEWCOMER_S)
+    mark = cluster.restarts()
+    assert cluster.vouch(ONE, mark).word == "recovering"
+
+    cluster.clock.step(2 * QUARANTINE_S)
+    cluster.settled()
     cluster.clock.step(NEWCOMER_S + 0.1)
     mark = cluster.restarts()
-
     assert cluster.vouch(ONE, mark).word == "stale"
 
 
@@ -157,8 +214,33 @@ def test_whoever_comes_to_a_new_ledger_claims_at_once_and_later_ones_wait(cluste
     late = cluster.claim(cluster.of("sales#2", overlap="allow"), node="edge-3.30")
     assert (late.word, late.by, late.in_s) == ("limited", "newcomer", NEWCOMER_S)
     assert cluster.claim(cluster.of("sales#2", overlap="allow"), node="edge-4.40").by == "newcomer", "it never swept"
-    cluster.clock.step(NEWCOMER_S)
+    cluster.clock.step(NEWCOMER_S - 0.5)
+    late = cluster.claim(cluster.of("sales#2", overlap="allow"), node="edge-3.30")
+    assert late.by == "newcomer"
+    assert late.in_s == pytest.approx(0.5)
+    cluster.clock.step(0.5)
     assert cluster.claim(cluster.of("sales#2", overlap="allow"), node="edge-3.30").word == "granted"
+
+
+def test_a_clock_that_is_set_back_makes_the_first_ten_seconds_no_longer(cluster: Cluster) -> None:
+    cluster.sweep(ONE)
+    cluster.clock.step(-NEWCOMER_S / 2)
+    cluster.sweep(ONE)
+    cluster.clock.step(NEWCOMER_S)
+    cluster.sweep(ONE, "edge-3")
+    assert cluster.claim(cluster.of(), node="edge-3.30").by == "newcomer"
+
+
+def test_who_was_silent_for_a_day_is_forgotten_when_another_one_comes(cluster: Cluster) -> None:
+    cluster.sweep("edge-9", "edge-8", ONE)
+    cluster.clock.step(SILENCE_S + FORGOTTEN_S)
+    cluster.sweep(ONE)
+    assert cluster.members == {"edge-9", "edge-8", ONE}, "they are remembered up to that instant"
+    cluster.clock.step(0.5)
+    cluster.sweep(ONE)
+    assert cluster.members == {"edge-9", "edge-8", ONE}, "nobody came"
+    cluster.sweep(TWO)
+    assert cluster.members == {ONE, TWO}
 
 
 def test_who_was_silent_is_new_again_but_not_where_all_were_for_longer(cluster: Cluster) -> None:
@@ -196,10 +278,20 @@ def test_no_lease_lapses_before_the_whole_quarantine_is_over(cluster: Cluster) -
     cluster.vouch(ONE, mark)
     cluster.vouch(TWO, mark)
     watched = watched_of(run.token, 1, LEASE_S * 1.03)
-    cluster.clock.step(LEASE_S + 0.1)
+    cluster.clock.step(QUARANTINE_S - 0.5)
 
     assert cluster.claim(cluster.of(), watched=watched).word == "held"
-    assert cluster.report(run).left_s == pytest.approx(QUARANTINE_S - LEASE_S - 0.1)
+    assert cluster.report(run).left_s == pytest.approx(0.5)
+
+
+def test_no_cursor_is_served_before_a_quarantine_is_over(cluster: Cluster) -> None:
+    cluster.settled().restarts()
+    cluster.clock.step(QUARANTINE_S - 0.5)
+    cursor = cluster.ledger.ask(ListOpen()).cursor
+
+    assert cluster.ledger.ask(ListOpen(since=cursor)).whole
+    cluster.clock.step(0.5)
+    assert not cluster.ledger.ask(ListOpen(since=cursor)).whole
 
 
 def test_a_grant_that_is_not_known_ends_the_early_end(cluster: Cluster) -> None:
@@ -215,6 +307,38 @@ def test_a_grant_that_is_not_known_ends_the_early_end(cluster: Cluster) -> None:
     assert cluster.gate(grant_of("sales#8", 0, lost, "w")).word == "recovering"
     assert cluster.recovers
     assert restore(cluster, "sales#8", 0, lost, overlap="allow").word == "ok"
+
+
+def test_a_grant_that_a_witness_puts_back_ends_the_early_end_unless_it_is_there(cluster: Cluster) -> None:
+    """Both came after the last sweep."""
+    cluster.settled()
+    cluster.clock.step(1.0)
+    known = cluster.granted(cluster.of())
+    lost = int((cluster.clock.wall + 0.5) * 1e6)
+    cluster.clock.step(1.0)
+    mark = cluster.restarts()
+    cluster.vouch(ONE, mark)
+    cluster.vouch(TWO, mark)
+    restore(cluster, known.run, 0, known.token, "received")
+    assert not cluster.recovers
+
+    cluster.clock.step(QUARANTINE_S - 0.5)
+    assert restore(cluster, "sales#8", 0, lost).word == "ok"
+    assert cluster.recovers
+
+
+def test_whoever_vouches_while_there_is_no_quarantine_is_told_so(cluster: Cluster) -> None:
+    cluster.settled()
+    answer = cluster.vouch(ONE, cluster.mark)
+    assert (answer.word, answer.left_s) == ("ok", 0.0)
+
+    mark = cluster.restarts()
+    cluster.clock.step(QUARANTINE_S - 0.5)
+    answer = cluster.vouch(ONE, mark)
+    assert answer.word == "recovering"
+    assert answer.left_s == pytest.approx(0.5)
+    cluster.clock.step(0.5)
+    assert cluster.vouch(TWO, mark).word == "ok"
 
 
 def test_what_was_imported_keeps_its_quarantine(cluster: Cluster) -> None:

@@ -148,8 +148,9 @@ class Joined:
         told = self.world.judge.counts_from.get(child.name, 0.0)
         counts_from = max(told, known.counts_from if known is not None else 0.0)
         own, until = self._own(child, run), self._until(child, run, ends)
-        if own and own <= self.world.server.known_again.get(child.name, 0.0):
-            return None  # a ledger that went back had forgotten the job, and it begins again
+        named = own or (nominal(run) if "@" in run else 0.0)
+        if named and named <= self.world.server.known_again.get(child.name, 0.0):
+            return None  # a ledger that went back had forgotten the job and its parents' first ends: it begins again
         fitting = sorted([end.at for end in ends if end.state in FITS[child.after.on] and end.job])
         came = {end.job for end in ends if end.state in FITS[child.after.on] and end.job}
         if child.after.needs == "any" and fitting:

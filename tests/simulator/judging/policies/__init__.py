@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from coordd.core.ledger.words import Policy
 from simulator.judging.children.again import Again
 from simulator.judging.children.joined import Joined
+from simulator.judging.feed.changes import Changes
 from simulator.judging.policies.arrived import Arrived
 from simulator.judging.policies.blackouts import Blackouts
 from simulator.judging.policies.broken import Broken
@@ -37,9 +38,9 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    kinds = (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined, Again, Checked)
+    kinds = (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined, Again, Checked, Changes)
     begun = (kind(world) for kind in kinds)
-    return world.holds, *begun, world.told, world.arrived
+    return world.holds, *begun, world.told, world.arrived, world.mingled
 
 
 def put_back(granted: str, others: Iterable[str]) -> set[str]:
@@ -74,7 +75,7 @@ def ended(world: World) -> None:
 def waited(world: World) -> None:
     """The faults are over, and the world waits for what is unsettled."""
     for watch in world.watches:
-        if isinstance(watch, Joined | Again | Arrived):
+        if isinstance(watch, Joined | Again | Arrived | Checked):
             watch.wait()
 
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordd.core.ledger.requests import Claim, Register
+from coordd.core.node.states import READY
 from coordd.core.triggers.polling import subject
 from simulator.judging.excuses import ACKNOWLEDGED_FORGOTTEN
 from simulator.machines.arriving import DROP, ONCE, QUEUE, TERM
@@ -71,8 +72,9 @@ class Arrived:
         self._subjects = [subject(job.name, one.name) for job in world.plan.jobs.values() for one in job.triggers]
         self._waits_since: dict[Arrival, float] = {}
         self._one_from_s = CHAOS_S + ELECTED_S + 2.0 * world.plan.limits.get(TERM, 0.0)
+        self._nobody_s = 0.0  # until when no node was ready: all that were left were drained, say
         if self.on:
-            world.at(CHAOS_S + CALM_S, self._look)
+            world.at(CHAOS_S + CALM_S - UNSEEN_S, self._look)
 
     # ---- what arrives
 
@@ -173,13 +175,16 @@ class Arrived:
         return max(walls) - min(walls)
 
     def _look(self) -> None:
-        """AP: each source is looked at. A file that is gone has no poller; people bring it back."""
+        """AP: each source is looked at while a node is ready. A file that is gone has none; people bring it back."""
         world = self.world
         world.at(1.0, self._look)
+        daemons = [host.daemon for host in world.hosts if not host.gone and host.daemon is not None]
+        if not any(daemon.node.ctx.state == READY for daemon in daemons):
+            self._nobody_s = world.now
         for of in self._subjects:
             there = all(of.split("/")[1] in host.jobs for host in world.hosts if not host.gone)
             last = max([polls.until for polls in self._polls[of].values()], default=0.0)
-            if there and world.now - max(last, CHAOS_S + CALM_S - UNSEEN_S) > UNSEEN_S:
+            if there and world.now - max(last, CHAOS_S + CALM_S - UNSEEN_S, self._nobody_s) > UNSEEN_S:
                 world.violate(f"AP nobody has looked at {of} for {world.now - last:.0f} s")
 
     # ---- in the end

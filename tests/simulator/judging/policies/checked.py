@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordd.core.checks.check import ABSTAIN, SUSPEND, TAG
+from coordd.core.checks.check import ABSTAIN, SUSPEND, TAG, Check
 from coordd.core.checks.reactions import SUSPENDER
 from coordd.core.checks.state import HEALTHY, Standing, unpack
 from coordd.core.ledger.requests import Claim, Keep, ListOpen, Suspend
@@ -17,6 +17,7 @@ from coordd.core.ledger.rows import OF_CHECK
 from coordd.core.ledger.words import GRANTED, OK
 from simulator.machines.checks import GOOD_AT_S, SHARED, USES
 from simulator.policies import CHECKS
+from simulator.terms import CHAOS_S
 
 if TYPE_CHECKING:
     from coordd.core.ledger.answers import Answer
@@ -80,6 +81,22 @@ class Checked:
         hold = self.world.ledger.ask(ListOpen(jobs=(), limit=1)).holds.get(OF_CHECK + check)
         return unpack(hold.note) if hold is not None else Standing()
 
+    def wait(self) -> None:
+        """A node that looks for all and is gone is replaced, while one is ready that may look."""
+        if CHECKS not in self.world.plan.kinds:
+            return
+        for name, check in SHARED.items():
+            ready = [host.daemon.ready_at for host in self._lookers(check) if host.daemon is not None]
+            since = max(CHAOS_S, self._written.get(name, 0.0), min(ready, default=float("inf")))
+            if self.world.now - since > SILENT_S:
+                self.world.violate(f"CK nobody looks at {name} for {self.world.now - since:.0f} s")
+
+    def _lookers(self, check: Check) -> list[Host]:
+        """The machines that are there and may look at this check."""
+        tag, tags = check.scope.removeprefix(TAG), self.world.plan.tags
+        there = [host for host in self.world.hosts if not host.gone]
+        return [host for host in there if tag in tags[host.index]] if check.scope.startswith(TAG) else there
+
     def unsettled(self) -> bool:
         """True if a check or a job is not yet as it must be."""
         return bool(self._wrong())
@@ -88,10 +105,8 @@ class Checked:
         """Which check or job is not as it must be when all checks are good for long; "" if none."""
         if CHECKS not in self.world.plan.kinds or self.world.now < GOOD_AT_S:
             return ""
-        there = [host for host in self.world.hosts if not host.gone]
         for name, check in SHARED.items():
-            tag = check.scope.removeprefix(TAG)
-            if check.scope.startswith(TAG) and not any(tag in self.world.plan.tags[host.index] for host in there):
+            if not self._lookers(check):
                 continue
             silent_s = self.world.now - self._written.get(name, 0.0)
             if silent_s > SILENT_S:

@@ -49,6 +49,7 @@ class Node:
     failed: set[str] = field(default_factory=set)  # runs of which an attempt failed there
     strikes: dict[str, set[str]] = field(default_factory=dict)  # job -> those that succeeded elsewhere
     since: float = float("inf")  # when it had enough of them
+    away_at: float = 0.0  # when it was last seen not to be ready: it announces itself again after that
 
 
 class Elsewhere:
@@ -156,8 +157,10 @@ class Elsewhere:
     def _stands_aside(self, name: str) -> bool:
         """True if that node must stand aside now: it has its strikes, and may."""
         node, now = self.nodes[name], self.world.now
-        begins = node.since + ANNOUNCED * SETTINGS.heartbeat_interval_s
-        if node.earlier or not begins + HEARD_S < now < begins + ASIDE_S - HEARD_S:
+        announced_s = ANNOUNCED * SETTINGS.heartbeat_interval_s
+        begins = node.since + announced_s
+        back_at = node.away_at + SETTINGS.heartbeat_interval_s + announced_s
+        if node.earlier or not max(begins, back_at) + HEARD_S < now < begins + ASIDE_S - HEARD_S:
             return False
         others = [other for other in map(self._name, self.world.hosts) if other and other < name]
         before = [other for other in others if self.nodes[other].earlier or self.nodes[other].since < float("inf")]
@@ -182,6 +185,9 @@ class Elsewhere:
         world.at(LOOK_S, self._look)
         aside = [host.name for host in world.hosts if not host.gone and self._aside(host)]
         self._aside_at.update({self._name(host): world.now for host in world.hosts if self._aside(host)})
+        for host in world.hosts:
+            if host.daemon is not None and host.daemon.node.ctx.state != "ready":
+                self.nodes[host.daemon.name].away_at = world.now
         self.stood_aside = max(self.stood_aside, len(aside))
         if len(aside) > max(0, self._ready() - 1) // 2:
             world.violate(f"TA {', '.join(aside)} stand aside, of {self._ready()} nodes")

@@ -32,6 +32,7 @@ class Holds:
     @property
     def all_stand(self) -> bool:
         """True while all jobs are stopped."""
+        self._look_back()  # its end may have come since the last operation
         return ALL in self._stand
 
     def operation(self, host: Host, request: Request[Any], answer: Answer, before: Row | None, row: Row | None) -> None:

@@ -120,6 +120,13 @@ MUTANTS = (
         (AFTER,),
     ),
     Mutant(
+        "a child is missed without a second look",
+        "jobs after jobs: a node looks far back once more before a run is called missed",
+        "AF",
+        lambda: mock.patch.object(Following, "_is_sure", lambda *_: True),
+        near=15102022,
+    ),
+    Mutant(
         "a group has ended with its first member",
         "jobs after jobs: a group is awaited as a whole",
         "AF",

@@ -37,8 +37,8 @@ def _polls_anyway(real: Any, self: Polling, of: str, *rest: Any, **named: Any) -
 
 
 @instead(polling, "poller")
-def _whether_it_lives_or_not(real: Any, ident: str, succession: Any, eligible: Any) -> str:
-    return str(succession[0]) if succession else str(real(ident, succession, eligible))
+def _whether_it_lives_or_not(real: Any, ident: str, succession: Any, *nodes: Any) -> str:
+    return str(succession[0]) if succession else str(real(ident, succession, *nodes))
 
 
 @contextlib.contextmanager

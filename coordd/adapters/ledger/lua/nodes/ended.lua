@@ -5,8 +5,9 @@
 --   since             Unix seconds; those that ended then, or later
 --   jobs...           text; their names
 -- Answers:
---   open              now, recovering_s, jobs, runs, after, identity_from, holds; in this order, without their names
---                     (shared/pages.lua says more); no jobs, no holds. after: the end of the last one, if there are more
+--   open              now, recovering_s, jobs, runs, after, identity_from, holds, cursor, gone, more; in this order,
+--                     without their names (shared/pages.lua says more); no jobs, no holds, no cursor. after: the end of the
+--                     last one, if there are more
 --
 -- When the memory is full: refused
 -- Needs: rows runs jobs pages

@@ -1,13 +1,16 @@
--- open: the first page of a sweep: the jobs that a node has, and the rows that are not over.
+-- open: a sweep: the states of jobs; and the first page of the rows that are not over, or what has changed since a cursor.
 --
 -- KEYS and the first ARGV: shared/begin.lua. Then:
 --   limit             number; rows on a page
 --   host              text; the node that sweeps ("": nobody who claims)
 --   silence_s         seconds; after that time without a sweep it does not claim
---   jobs...           text; their names
+--   since             text; a cursor. "", or one that cannot be served: the first page
+--   named             text; runs that are told besides what has changed, a line each
+--   jobs...           text; jobs that are told besides what has changed
 -- Answers:
---   open              now, recovering_s, jobs, runs, after, identity_from, holds; in this order, without their names
---                     (shared/pages.lua says more). A job that is bad is named there, and begins nothing by schedule
+--   open              now, recovering_s, jobs, runs, after, identity_from, holds, cursor, gone, more; in this order,
+--                     without their names (shared/pages.lua says more). A job that is bad is named there, and begins
+--                     nothing by schedule
 --
 -- When the memory is full: refused
 -- Needs: rows runs policies jobs fires pages
@@ -34,22 +37,51 @@ local function called(host, silence_s)
   hset(key, host, exact(claims_at) .. ' ' .. exact(now) .. ' ' .. exact(silence_s))
 end
 
-local limit, host, silence_s, jobs, holds = take_number(), take(), take_number(), {}, {}
+-- The number in the caller's cursor; nil: the caller begins again (Sweeping._served).
+local function served(since, newest)
+  local life, number = string.match(since, '^(%S*) (%d+)$')
+  number = tonumber(number or '')
+  if not number or life ~= mark or recovering_s() > 0 then return nil end
+  return newest - MARKS.FEED_MAX <= number and number <= newest and number or nil
+end
+
+local limit, host, silence_s, since, named = take_number(), take(), take_number(), take(), take()
+local jobs, holds, names, wanted, seen = {}, {}, {}, {}, {}
+local function once(list, name)
+  if not seen[name] then list[#list + 1] = string.sub(name, 5) end
+  seen[name] = true
+end
+
+-- Before the corrections of this very sweep: the next one tells them once more.
+local newest = tonumber(redis.call('HGET', prefix .. 'meta', 'changes') or '0')
 if host ~= '' then pcall(called, host, silence_s) end
+local from, changed = served(since, newest), {}
+if from then
+  changed = redis.call('ZRANGEBYSCORE', prefix .. 'changed', '(' .. exact(from), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+end
+local more = #changed == 2 * limit
+local upto = more and tonumber(changed[#changed]) or newest
+local cursor = mark .. ' ' .. exact(upto)
+for i = at + 1, #ARGV do once(wanted, 'job:' .. ARGV[i]) end
+for i = 1, #changed, 2 do once(string.sub(changed[i], 1, 4) == 'job:' and wanted or names, changed[i]) end
+for run in string.gmatch(named, '[^\n]+') do once(names, 'run:' .. run) end
+
 local function tell(key, kept)
   if kept then holds[#holds + 1] = { key, kept } end
 end
 tell(ALL, get_hold(ALL))
-for _, key in ipairs(redis.call('HKEYS', prefix .. 'drains')) do tell(key, get_hold(key)) end
-for i = at + 1, #ARGV do
-  local _, fault = look_at_job(ARGV[i])
+local drains = redis.call('HKEYS', prefix .. 'drains')
+table.sort(drains)  -- a large hash has no order
+for _, key in ipairs(drains) do tell(key, get_hold(key)) end
+for _, name in ipairs(wanted) do
+  local _, fault = look_at_job(name)
   if fault then  -- it begins nothing by schedule; the other jobs go on
-    jobs[#jobs + 1] = { ARGV[i], BAD, fault }
+    jobs[#jobs + 1] = { name, BAD, fault }
   else
-    local job = job_row(ARGV[i])
+    local job = job_row(name)
     if identity_from() ~= NEVER and not (job.read and is_barrier(job.read)) then
-      keep_barrier(ARGV[i])
-      job = job_row(ARGV[i])
+      keep_barrier(name)
+      job = job_row(name)
     end
     -- The clock was ahead when the job was first heard of, or when its definition was activated.
     local begins_ahead = job.horizon > now and job.fence == 0 and recovering_s() <= 0
@@ -60,11 +92,26 @@ for i = at + 1, #ARGV do
       put_job(job)
       clock_is_right(job)
     end
-    if is_suspended(job) then tell(OF.JOB .. ARGV[i], (hold_of(job))) end
+    if is_suspended(job) then tell(OF.JOB .. name, (hold_of(job))) end
     jobs[#jobs + 1] = {
-      ARGV[i], exact(job.horizon), exact(last_fire_at(job.job)), exact(job.suspended), exact(job.fence),
+      name, exact(job.horizon), exact(last_fire_at(job.job)), exact(job.suspended), exact(job.fence),
       exact(job.sequence), job.digest, exact(job.counts_from),
     }
   end
 end
-return open_page(jobs, 0, limit, holds)
+if not from then return open_page(jobs, 0, limit, holds, cursor) end
+
+-- What has changed since that number, and the named rows (Sweeping._tell_run).
+local runs, gone = {}, {}
+for _, run in ipairs(names) do
+  local row = redis.call('HMGET', prefix .. 'run:' .. run, 'state', unpack(COLUMNS.OPEN))
+  if not row[2] or TERMINAL[row[1]] then
+    gone[#gone + 1] = run
+  else
+    table.remove(row, 1)
+    runs[#runs + 1] = row
+  end
+end
+local reply = told_page(jobs, {}, {}, holds, cursor)
+reply[6], reply[11], reply[12] = runs, gone, more and '1' or '0'
+return reply

@@ -5,8 +5,8 @@
 --   not_before        text; Unix seconds, as the row has it
 --   run               text; its id
 -- Answers:
---   open              now, recovering_s, jobs, runs, after, identity_from, holds; in this order, without their names
---                     (shared/pages.lua says more); no jobs, no holds
+--   open              now, recovering_s, jobs, runs, after, identity_from, holds, cursor, gone, more; in this order,
+--                     without their names (shared/pages.lua says more); no jobs, no holds, no cursor
 --
 -- When the memory is full: refused
 -- Needs: rows runs jobs pages

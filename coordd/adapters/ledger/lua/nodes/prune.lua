@@ -23,6 +23,7 @@ local function drop_run(row)
   redis.call('ZREM', prefix .. 'active:' .. job, run)
   redis.call('ZREM', prefix .. 'waiting:' .. job, run)
   redis.call('ZREM', prefix .. 'fired:' .. job, run)
+  if row.scheduled == 1 and last_fire_at(job) < due_at(row) then marks.number('job:' .. job) end
 end
 
 local before, limit = now - take_number(), take_number()

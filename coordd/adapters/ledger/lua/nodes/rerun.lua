@@ -17,7 +17,7 @@
 -- Needs: rows runs policies jobs registrations moves
 
 local WAITS, READY, BEGUN, LEFT = 'waits', 'ready', 'begun', 'left'
-local FITS = { success = { [SUCCESS] = true }, failure = { [FAILURE] = true, [LOST] = true } }
+local ENDS = { [SUCCESS] = true, [FAILURE] = true, done = true }
 local TOLD_MAX = 700
 
 local root, of = take(), take_registration()
@@ -30,7 +30,7 @@ local function read(text)
   local items = cjson.decode(text)
   for _, item in ipairs(items) do
     assert(#item == 5 and type(item[1]) == 'string' and type(item[2]) == 'number')
-    assert(item[3] == 'done' or FITS[item[3]])
+    assert(ENDS[item[3]])
     for _, of_job in ipairs(item[5]) do
       for _, one in ipairs(of_job) do assert(type(one[1]) == 'string' and type(one[2]) == 'number') end
     end
@@ -62,16 +62,17 @@ local function rows_of(run, count)
   return known[run]
 end
 
--- How a run or a group has ended, or nil (core/groups/expand.py).
-local function how_it_ended(found)
-  if #found < found.of then return nil end
-  local states, other = {}, nil
+-- Whether a run or a group has ended, and as it should (core/groups/expand.py): a group succeeds with all its members, and
+-- fails with one of them.
+local function fits(found, on)
+  if #found < found.of then return false end
+  local succeeded, failed = true, false
   for _, row in ipairs(found) do
-    states[row.state] = true
-    if row.state ~= SUCCESS and (not other or row.state < other) then other = row.state end
+    succeeded = succeeded and row.state == SUCCESS
+    failed = failed or row.state == FAILURE or row.state == LOST
   end
-  if not other then return SUCCESS end
-  return (states[FAILURE] or states[LOST]) and FAILURE or other
+  if on == SUCCESS then return succeeded end
+  return failed or on == 'done'
 end
 
 local function has_begun(row, ended_at)
@@ -83,7 +84,7 @@ local fates, first = {}, group_of(root)
 
 -- READY once its parents have ended as they should, one of them in this re-run; WAITS or LEFT otherwise.
 local function awaited(item)
-  local fits, newly, ended_at, enough = FITS[item[3]], {}, 0, true
+  local newly, ended_at, enough = {}, 0, true
   local own, ran = rows_of(item[1], item[2]), true
   if #own < own.of then ran = false end
   for _, row in ipairs(own) do ran = ran and string.sub(row.by, 1, #OF.ABSENT) ~= OF.ABSENT end
@@ -94,8 +95,7 @@ local function awaited(item)
       local waits = fate and (fate.word == WAITS or fate.word == READY)
       for _, row in ipairs(found) do waits = waits or not TERMINAL[row.state] end
       if waits then return { word = WAITS, because = one[1] .. ' has not ended' } end
-      local state = how_it_ended(found)
-      local fitting = state and (not fits or fits[state]) or false
+      local fitting = fits(found, item[3])
       came = came or fitting
       if one[1] == first or fate and fate.word == BEGUN then
         again = true

@@ -41,6 +41,7 @@ local function mend_job(name)
   end
   if identity_from() == NEVER then
     write_row(prefix .. 'job:' .. name, COLUMNS.JOB, job, '', nil)
+    marks.number('job:' .. name)
   else
     write_standing(job, nil)
     write_barrier(name, nil, job.fence, job.version, true)
@@ -51,9 +52,8 @@ local name, suspended, by, uid, ends, note = take(), take_number(), take(), take
 local given, noted = take(), take()
 if suspended == 1 and ends > 0 and ends <= now then return answer(FINISHED) end
 if suspended == 0 and given ~= '' then
-  local function told(key) return string.match(get_hold(key) or '\n\n', '^[^\n]*\n([^\n]*)\n(.*)$') end
-  local whose, _ = told(OF.JOB .. name)
-  local _, there = told(given)
+  local whose, _ = hold_says(OF.JOB .. name)
+  local _, there = hold_says(given)
   if whose ~= by or there ~= noted then return answer(FINISHED) end
 end
 mend_job(name)

@@ -109,7 +109,6 @@ function marks.went_back()
     local one = marks.member(members[i + 1])
     if one and marks.is_there(one, marks.called_at) then there[#there + 1] = members[i] end
   end
-  table.sort(there)
   if not there[1] then return '' end
   return exact(marks.called_at) .. ' ' .. mark .. ' ' .. exact(marks.grants) .. ' ' .. table.concat(there, ' ')
 end
@@ -130,6 +129,15 @@ end
 function marks.count()
   marks.grants = marks.grants + 1
   hset(prefix .. 'meta', 'grants', exact(marks.grants))
+end
+
+-- One more change that a sweep shows, of a run or a job ("run:", "job:" and its name; core/ledger/feed/rule.py): of each
+-- the newest is remembered.
+function marks.number(name)
+  local number = tonumber(redis.call('HGET', prefix .. 'meta', 'changes') or '0') + 1
+  hset(prefix .. 'meta', 'changes', exact(number))
+  redis.call('ZADD', prefix .. 'changed', exact(number), name)
+  redis.call('ZREMRANGEBYSCORE', prefix .. 'changed', '-inf', exact(number - MARKS.FEED_MAX))
 end
 
 function marks.keep(kept)
@@ -176,7 +184,7 @@ elseif open_at > 0 and not short then
   lengthen()
 end
 
-if mark ~= '' and not marks.kept then marks.read(meta[11]) end
+if not marks.kept then marks.read(meta[11]) end
 if replicas > 0 and meta[14] ~= mark then hset(prefix .. 'meta', 'replicated', mark) end
 
 -- The rest of the quarantine; also where it has ended early.

@@ -102,8 +102,8 @@ local OF = {
   REPORTED = 'reported:', RERUN = 'rerun:', RERUN_OF = '; rerun of ', REPEATED = 'rerun of ',
   CHILDREN_KEPT_S = 604800,
 }
--- Marks (core/ledger/marks); one table for the same reason.
-local MARKS = { NEWCOMER_S = 10, FORGOTTEN_S = 86400, IMPORTED = 'imported' }
+-- Marks (core/ledger/marks), how many changes are kept (core/ledger/feed); one table for the same reason.
+local MARKS = { NEWCOMER_S = 10, FORGOTTEN_S = 86400, IMPORTED = 'imported', FEED_MAX = 10000 }
 
 -- Figures.
 local SCHEMA = '1'  -- a closed ledger has another one
@@ -139,7 +139,8 @@ local BAD_MAX = 100  -- bad rows that one step passes over, or names
 local TEXT_BYTES_MAX = 4096
 local LONG_BYTES_MAX = { args = 262144, reason = 262144 }
 
--- Columns (core/ledger/rows.py); of a run's row, OPEN is what a sweep tells, WHOLE and INSTANT are numbers.
+-- Columns (core/ledger/rows.py); of a run's row, OPEN is what a sweep tells, FEED what has a number when it
+-- changes; WHOLE and INSTANT are numbers.
 local COLUMNS = {
   RUN = {
   'run', 'job', 'digest', 'args', 'policy', 'scheduled', 'fire_at', 'created_at', 'by', 'state', 'attempt',
@@ -159,6 +160,10 @@ local COLUMNS = {
   OPEN = {
   'run', 'job', 'digest', 'args', 'scheduled', 'fire_at', 'state', 'attempt', 'token', 'nonce', 'node', 'lease',
   'beat', 'not_before', 'until', 'boot', 'policy', 'due', 'ended_at', 'by',
+},
+  FEED = {
+  'state', 'job', 'digest', 'args', 'policy', 'scheduled', 'fire_at', 'due', 'by', 'attempt', 'not_before',
+  'token', 'nonce', 'node',
 },
   WHOLE = { 'scheduled', 'attempt', 'failures', 'relaunches', 'token', 'beat', 'commit_token', 'cancel' },
   INSTANT = { 'fire_at', 'created_at', 'not_before', 'received_at', 'started_at', 'ended_at', 'due' },

@@ -41,12 +41,12 @@ local function write_barrier(name, read, fence, version, shut)
     job = name, fence = fence, horizon = BARRIER_AT, suspended = shut and 1 or 0, version = version,
     changed_by = BARRIER_BY,
   }
-  write_row(prefix .. 'job:' .. name, COLUMNS.JOB, row, '', read and read.kept)
+  if write_row(prefix .. 'job:' .. name, COLUMNS.JOB, row, '', read and read.kept) then marks.number('job:' .. name) end
   if not read then redis.call('SADD', prefix .. 'jobs', name) end
 end
 
 local function write_standing(row, kept)
-  write_row(prefix .. 'standing:' .. row.job, COLUMNS.STANDING, row, '', kept)
+  if write_row(prefix .. 'standing:' .. row.job, COLUMNS.STANDING, row, '', kept) then marks.number('job:' .. row.job) end
 end
 
 -- A row of an older version has no definition.
@@ -70,7 +70,7 @@ end
 local function put_job(row)
   if identity_from() == NEVER then
     local new = not row.kept
-    write_row(prefix .. 'job:' .. row.job, COLUMNS.JOB, row, '', row.kept)
+    if write_row(prefix .. 'job:' .. row.job, COLUMNS.JOB, row, '', row.kept) then marks.number('job:' .. row.job) end
     if new then redis.call('SADD', prefix .. 'jobs', row.job) end
     return
   end
@@ -131,11 +131,14 @@ local function hold_hash(key)
   return prefix .. (swept and 'drains' or 'holds')
 end
 
-local function drop_hold(key) redis.call('HDEL', hold_hash(key), key) end
+local function drop_hold(key)
+  if redis.call('HDEL', hold_hash(key), key) == 1 and string.sub(key, 1, #OF.JOB) == OF.JOB then marks.number(key) end
+end
 
 local function put_hold(key, version, by, uid, ends, note, since)
   hset(hold_hash(key), key, exact(version) .. ' ' .. exact(ends) .. ' ' .. exact(since) .. ' ' .. exact(uid) .. '\n'
     .. by .. '\n' .. note)
+  if string.sub(key, 1, #OF.JOB) == OF.JOB then marks.number(key) end
 end
 
 -- The text of a hold, the version that it was written for, and whether it has ended; or nil.
@@ -156,6 +159,9 @@ local function get_hold(key)
   end
   return kept
 end
+
+-- Who holds a key, and the note; "" if nobody does.
+local function hold_says(key) return string.match(get_hold(key) or '\n\n', '^[^\n]*\n([^\n]*)\n(.*)$') end
 
 -- The text of the hold of a suspended job, and whether it has ended; nil where an older version suspended it.
 local function hold_of(job)

@@ -25,8 +25,8 @@ local function read_row(key, columns)
   return row, fault
 end
 
--- Only what differs from ``kept``, what was read: a renewal touches four of a run's columns. Of a new row ({}) that
--- is every field that is not empty, which is how an absent column reads.
+-- Whether it wrote anything. Only what differs from ``kept``, what was read: a renewal touches four of a run's columns.
+-- Of a new row ({}) that is every field that is not empty, which is how an absent column reads.
 local function write_row(key, columns, row, field_prefix, kept)
   local flat, n = {}, 0
   for _, column in ipairs(columns) do
@@ -38,6 +38,7 @@ local function write_row(key, columns, row, field_prefix, kept)
     if kept then kept[column] = value end
   end
   if n > 0 then hset(key, unpack(flat)) end
+  return n > 0
 end
 
 -- Names in the order of a sorted set, byte by byte: a comparison of Lua's goes by the server's language.

@@ -76,11 +76,15 @@ local function started(row, limits)
 end
 
 local function put_run(row)
+  local news = not row.kept  -- what a sweep shows has changed (core.ledger.rows.changed_by)
+  for _, column in ipairs(COLUMNS.FEED) do news = news or row[column] ~= row.kept[column] end
   local run, job, state, was = row.run, row.job, row.state, row.was
   local due_was = row.kept and row.kept.not_before
   local policy_was = row.kept and row.kept.policy
   row.kept = row.kept or {}
   write_row(prefix .. 'run:' .. run, COLUMNS.RUN, row, '', row.kept)
+  if news then marks.number('run:' .. run) end
+  if news and row.scheduled == 1 and (not was or was == REVOKED or state == REVOKED) then marks.number('job:' .. job) end
   if was ~= state or policy_was ~= row.policy then
     for key in slots_of(HOLDING[was] and policy_was or '') do redis.call('ZREM', prefix .. 'slots:' .. key, run) end
     for key in slots_of(HOLDING[state] and row.policy or '') do redis.call('ZADD', prefix .. 'slots:' .. key, 0, run) end

@@ -17,8 +17,8 @@ from coordd.adapters.disk.journal import Journal
 from coordd.config.sections import HistoryConfig
 from coordd.core.ledger.requests import Register, Revoke
 from coordd.core.ledger.rows import LedgerTime
-from coordd.services import retention as module
-from coordd.services.retention import Retention
+from coordd.services.logs import retention as module
+from coordd.services.logs.retention import Retention
 
 NOW = 1_700_000_000.0
 DAY_S = 86400.0

@@ -1,0 +1,1 @@
+"""Changes since a cursor."""

@@ -1,0 +1,1 @@
+"""Sweeps that ask what has changed."""

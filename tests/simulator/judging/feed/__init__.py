@@ -1,0 +1,1 @@
+"""The judge of sweeps with a cursor."""
