@@ -204,7 +204,7 @@ class Phases:
 
     def _was_refused(self, pursuit: Pursuit, now: Now) -> bool:
         """True if no sweep shows a row of a triggered run, nor the second one, or of a redefined run or a child."""
-        if pursuit.recorded or pursuit.action.scheduled or pursuit.unanswered:
+        if pursuit.recorded or pursuit.action.scheduled or (pursuit.unanswered and pursuit.nonce):  # maybe granted
             return (pursuit.redefined or pursuit.recorded == OF_PARENTS) and pursuit.row_at == float("inf")
         settings = self._ctx.settings
         return now.mono >= pursuit.begun_at + 2 * (settings.ledger_timeout_s + settings.renew_interval_s)

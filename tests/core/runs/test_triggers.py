@@ -74,6 +74,22 @@ def test_the_wait_for_a_record_is_bounded() -> None:
     assert lone.node.pursuits.epitaphs == {}  # a sweep that shows the row begins again
 
 
+def test_a_refused_trigger_is_given_up_on_a_node_whose_claim_had_no_answer_and_that_cannot_take_it_now() -> None:
+    lone = with_peer()
+    lone.do(lone.node.trigger, asked_for(), 3)
+    peer_stands(lone)
+    lone.answer("register", Answer(UNAVAILABLE))
+    lone.node.triggers.not_kept("sales#1")  # its disk is full: it was not accepted
+    lone.answer("claim", Answer(UNAVAILABLE))
+    lone.do(lone.node.abstaining.take, {"sales": "check room is unhealthy"})
+
+    for _ in range(40):
+        lone.wait(0.5)
+
+    assert lone.waiting(Claim) == []
+    assert lone.node.pursuits.pursuits == {}
+
+
 def test_beside_a_member_of_an_older_version_the_record_comes_first() -> None:
     lone = with_peer(rules=NEW_RULES)
 
