@@ -35,14 +35,14 @@ NOT_AN_EVENT = "not an event"  # intact, but not a node's record
 _TAIL = TAIL_START.decode() + "[0-9a-f]{8}" + TAIL_END.decode()
 
 
-def lines(spark: SparkSession, paths: list[str]) -> DataFrame:
+def lines(spark: SparkSession, paths: list[str], **options: str) -> DataFrame:
     """Every line of these files: ``value`` (as it is), ``source`` and ``modified`` (of its file), and ``at``. Only a
-    newline ends a line.
+    newline ends a line. ``options``: which files Spark takes of a directory.
 
     ``at`` grows by one from line to line of a file, which is read by one task (see ``whole_files``).
     """
     return (
-        spark.read.option("lineSep", "\n")
+        spark.read.options(lineSep="\n", **options)
         .text(paths)
         .select(
             "value",

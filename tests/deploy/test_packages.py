@@ -201,6 +201,7 @@ def test_the_wheel_carries_the_files_of_the_package(tmp_path: Path) -> None:
         "share/coordd/polkit/coordd.rules",
         "share/coordd/polkit/coordd-run.rules",
         "share/coordd/sbom.cdx.json",
+        "share/coordd/pipeline/spark-pipeline.yml",
         "share/coordd/watch/coordd.rules.yml",
         "share/doc/coordd/runbook.md",
         "share/man/man1/coordctl.1",

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from history.journals import busy_day
+from pyarrow import parquet
 
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.faststart.prepared import Prepared, new_directory
+from coordd.adapters.process import ROOT
 from coordd.adapters.spark import AttemptInfo, SparkDefaults, build
 from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.history import job
+from coordd.history.schema import TABLES
 from coordd.launching import connect_argv
 from system.lab.processes import exists, until
 from system.lab.runner_lab import Attempt, World, kill, world_in
@@ -51,6 +57,9 @@ libraries:
       include: transformations/**
 """
 
+# The pipeline that comes with coordd.
+DECLARED = Path(ROOT, "deploy/pipeline")
+
 LIMIT_S = 300.0
 CONF = {
     "spark.ui.enabled": "false",
@@ -74,7 +83,7 @@ def submit(world: World, launch: SparkSubmit, given: Mapping[str, object] | None
     os.makedirs(attempt.directory, mode=0o700, exist_ok=True)
     write_atomic(program.secrets_path, program.secrets.encode())
     env: dict[str, Any] = {**program.env, "MARK": spec["env"]["MARK"]}
-    argv = connect_argv(program, program.argv)
+    argv = connect_argv(program, program.argv) if program.client else program.argv
     world.launcher.start({**spec, **(given or {"submits": True}), "argv": argv, "env": env})
     return attempt
 
@@ -140,7 +149,40 @@ def test_a_pipeline_is_run(world: World) -> None:
     warehouse = world.path / "warehouse"
     conf = {**CONF, "spark.sql.warehouse.dir": str(warehouse)}
     attempt = submit(world, SparkSubmit(pipeline=str(world.path / "spec.yml"), conf=conf))
+    succeeds(attempt)
+    assert list((warehouse / "numbers").glob("*.parquet"))
+
+
+def test_the_history_is_declared_as_a_pipeline_with_the_tables_of_its_driver(world: World) -> None:
+    day = busy_day(seed=22, runs=12)
+    for number, path in enumerate(day.write(str(world.path / "journals"))):
+        os.rename(f"{path}/current.jsonl", f"{path}/0000000{number + 1}.jsonl")
+    torn = world.path / "journals/00000009.jsonl"
+    torn.write_bytes(b'\n{"type":"task-sta')
+    spec = DECLARED.joinpath("spark-pipeline.yml").read_text()
+    spec = spec.replace("/srv/coordd/journals", str(world.path / "journals"))
+    spec = spec.replace("/var/lib/coordd-history/pipeline", str(world.path / "storage"))
+    (world.path / "spark-pipeline.yml").write_text(spec)
+    shutil.copy(DECLARED / "tables.py", world.path)
+    conf = {**CONF, "spark.sql.warehouse.dir": str(world.path / "warehouse"), "spark.sql.shuffle.partitions": "2"}
+    succeeds(submit(world, SparkSubmit(pipeline=str(world.path / "spark-pipeline.yml"), conf=conf)))
+    words = ("--journals", str(world.path / "journals"), "--output", str(world.path / "output"))
+    succeeds(submit(world, SparkSubmit(job.__file__, args=words, conf=conf)))
+    declared, published = (
+        {name: rows(world.path / place / name) for name in TABLES} for place in ("warehouse", "output")
+    )
+    assert declared == published
+    assert len({record["uuid"] for record in day.records() if "uuid" in record}) == len(published["runs"]) > 10
+    assert [row["source"] for row in published["corrupt"]] == [str(torn)]
+
+
+def rows(table: Path) -> list[dict[str, Any]]:
+    """Every row with its day, in an order of their texts."""
+    found = parquet.read_table(table, partitioning="hive").to_pylist()
+    return sorted(({**row, "date": str(row["date"])} for row in found), key=str)
+
+
+def succeeds(attempt: Attempt) -> None:
     row = attempt.over(LIMIT_S)
     assert (row.state, row.exit_code) == ("success", 0), Path(attempt.directory, "log").read_text()[-3000:]
-    assert list((warehouse / "numbers").glob("*.parquet"))
     assert attempt.pids() == []
