@@ -34,7 +34,7 @@ CLAIMS_S = 10.0
 
 def measure(*, quick: bool) -> list[Figure]:
     """One sweep; a daemon that idles; then the sweeps of all nodes beside it."""
-    many, passes, watch_s = (20_000, 5, 10.0) if quick else (MANY, 20, 30.0)
+    many, passes, watch_s = (20_000, 5, 10.0) if quick else (MANY, 20, 60.0)
     jobs = {f"job-{number}": JOB for number in range(JOBS)} | {"held": JOB}
     with a_server() as server:
         with cluster(1, {"job-0": JOB, "held": JOB}, ledger=server.url) as nodes:
@@ -52,16 +52,17 @@ def _ready(nodes: Cluster) -> None:
 
 
 def _sweeps(url: str, redis: int, passes: int) -> list[Figure]:
-    """What one sweep costs, and what its two parts do: the open rows, and the states of the jobs."""
-    whole, rows = (Sweeper(url, host, count) for host, count in (("a", JOBS), ("b", 0)))
+    """What a sweep costs that reads everything, what its open rows do alone, and one that finds no change."""
+    both, rows = (Sweeper(url, host, count) for host, count in (("a", JOBS), ("b", 0)))
     figures = []
     for what, sweep in (
-        (f"a sweep with {JOBS:,} jobs and {WAITING:,} open rows", whole.sweep),
-        (f"its {WAITING:,} rows alone", rows.sweep),
+        (f"a whole pass over {JOBS:,} jobs and {WAITING:,} open rows", both.whole),
+        (f"its {WAITING:,} rows alone", rows.whole),
+        ("a sweep that finds no change", both.changed),
     ):
         server_ms, ours_ms = _costs(redis, sweep, passes)
         figures.append(
-            Figure(SECTION, f"{what}: processor of Redis", server_ms, "ms", detail=f"{ours_ms:.0f} ms to read it")
+            Figure(SECTION, f"{what}: processor of Redis", server_ms, "ms", detail=f"{ours_ms:.2f} ms to read it")
         )
     return figures
 
@@ -94,14 +95,15 @@ def _beside(url: str, redis: int, nodes: Cluster, watch_s: float) -> list[Figure
         for process in processes:
             out, _ = process.communicate(timeout=4 * watch_s + 60)
             sweeps.append(json.loads(out))
-    done, wanted = (sum(one[word] for one in sweeps) for word in ("done", "wanted"))
+    done, whole, wanted, refused = (sum(one[word] for one in sweeps) for word in ("done", "whole", "wanted", "refused"))
     late_s = max(one["late_s"] for one in sweeps)
     client.close()
     rss, pss = memory_mb(daemon)
     alone, beside = (statistics.median(taken) for taken in claims)
     return [
         Figure(SECTION, f"sweeps of {NODES} nodes that were done in time", done / wanted * 100, "%", 100, ">=",
-               f"{done:.0f} of {wanted:.0f}; the slowest process was {late_s:.1f} s late"),
+               f"{done:.0f} of {wanted:.0f}, {whole:.0f} of them whole, {refused:.0f} cursors refused; "
+               f"the slowest process was {late_s:.1f} s late"),
         Figure(SECTION, "processor of Redis beside them", redis_part[1], "%",
                detail=f"{redis_part[0]:.1f} % with one daemon"),
         Figure(SECTION, "a claim beside them, p50", beside, "ms", detail=f"{alone:.2f} ms without",
@@ -112,15 +114,25 @@ def _beside(url: str, redis: int, nodes: Cluster, watch_s: float) -> list[Figure
 
 
 def _sweepers(url: str, seconds: float) -> list[subprocess.Popen[str]]:
+    """Begun together, when each node has read everything once."""
     shares = [NODES // PROCESSES + (number < NODES % PROCESSES) for number in range(PROCESSES)]
-    return [
+    env = {**os.environ, "PYTHONPATH": f"{TOP}:{TOP}/tests"}
+    processes = [
         subprocess.Popen(
             [sys.executable, "-m", "bench.claims.sweeping", url, str(share), str(JOBS), str(RENEW_S), str(seconds),
              str(sum(shares[:number]))],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": f"{TOP}:{TOP}/tests"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
         )
         for number, share in enumerate(shares)
     ]  # fmt: skip
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return processes
 
 
 def _claims(client: Ours, seconds: float, name: str) -> list[float]:
