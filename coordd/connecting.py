@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -47,7 +47,8 @@ class Connections:
         Raises ConfigError when a configured bus or ledger cannot be used.
         """
         self.cluster = cluster
-        self.jobs: Callable[[], Iterable[Job]] = tuple
+        self.jobs: Callable[[], Mapping[str, Job]] = dict  # another mapping after each reload
+        self._longest: tuple[Mapping[str, Job], float] = {}, 0.0  # the jobs, and their longest lease (seconds)
         self.leased_s: Callable[[], float] = float  # the longest lease of all active attempts in the cluster
         self._full_hostname = full_hostname
         self._bus: Any = None  # the bus inside the envelopes
@@ -201,7 +202,11 @@ class Connections:
         """The longest known lease, plus the lag of a replica. A reload may bring a longer lease; an attempt keeps its
         own, even if its job is removed.
         """
-        return max([self.cluster.lease, self.leased_s(), *[job.lease_s for job in self.jobs()]]) + REPLICA_LAG_S
+        jobs, (measured, longest_s) = self.jobs(), self._longest
+        if jobs is not measured:  # each request asks; thousands of jobs are not looked at each time
+            longest_s = max((job.lease_s for job in jobs.values()), default=0.0)
+            self._longest = jobs, longest_s
+        return max(self.cluster.lease, self.leased_s(), longest_s) + REPLICA_LAG_S
 
     @property
     def ledger_url(self) -> str:

@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -482,8 +482,8 @@ class Daemon:
         except UnavailableError as exc:  # a later reload tries again; until then an earlier file is there
             log.error("job_definitions.not_kept", reason=str(exc))
 
-    def _jobs_now(self) -> Iterable[Job]:
-        return self.jobs.jobs.values()
+    def _jobs_now(self) -> Mapping[str, Job]:
+        return self.jobs.jobs
 
     def _problems(self) -> dict[str, list[str]]:
         return {name: [str(problem) for problem in problems] for name, problems in self.jobs.problems.items()}

@@ -114,7 +114,8 @@ def test_the_quarantine_is_as_long_as_the_longest_lease_that_is_known_now(ring: 
 
     assert asked_s() == 60.0 + REPLICA_LAG_S
     long = Job(name="long", digest="d", launch=Command(argv=("/bin/true",)), lease_s=600.0)
-    connections.jobs = lambda: (long,)  # a reload has brought this job
+    reloaded = {"long": long}
+    connections.jobs = lambda: reloaded  # a reload has brought this job
     assert asked_s() == connections.ledger_options()["quarantine_s"] == 600.0 + REPLICA_LAG_S
     connections.leased_s = lambda: 900.0  # an attempt of a job that was removed
     assert asked_s() == connections.ledger_options()["quarantine_s"] == 900.0 + REPLICA_LAG_S
