@@ -18,6 +18,18 @@ from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Now
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
+from coordd.core.runs.waiting.look import (
+    ABSENT_S,
+    BEHIND_S,
+    BOUNDS_S,
+    FIRST,
+    YIELD_S,
+    YIELD_TO_OTHERS_S,
+    Heads,
+    Look,
+    Order,
+    has_one_line,
+)
 from coordd.core.wire.events import Action
 
 # Maximum number of calls of hooks on one node at a time.
@@ -41,29 +53,12 @@ TOLD, OF_PARENTS = "told", "of parents"  # a row that its parents have opened is
 # A run is planned again if its turn comes sooner than a node knows by more than this (seconds): a clock was set.
 TURN_S = 1.0
 
-# So many of the runs that wait for the same slots look every time.
-FIRST = 4
-
-# A run lets those before it in the line of a pool ask first. Without an answer to them it waits this long (seconds):
-# for one that is about to ask here, and for one that only other nodes can take.
-YIELD_S = 1.0
-YIELD_TO_OTHERS_S = 5.0
-
-# All such bounds, the longest first. None: this node asks for that run, and an answer will come.
-BOUNDS_S = (float("inf"), YIELD_TO_OTHERS_S, YIELD_S)
-
-# A run that only other nodes can take did not take a free slot: until then (seconds) nobody here waits for it again.
-ABSENT_S = 60.0
-
 # Why a node leaves a run to the others, and what such a run waits for.
 NO_BUDGET = "no budget"
 BUDGET = "budget"
 
 # Why a node waits although its turn has come.
 FAILED_HERE = "the attempt before failed here: the other nodes go first"
-
-# A run's place among those that wait: priority, what the strategy says, fire time, name.
-Order = tuple[float, float, float, str]
 
 
 class Pursuit:
@@ -127,23 +122,6 @@ class Pursuit:
         self.owner = ""
         self.watch: LeaseWatch | None = None
         self.why = ""
-
-
-# Who is first in the line of one pool: for how long the others let it go first (BOUNDS_S) -> its place, and the run.
-Heads = dict[float, tuple[Order, Pursuit]]
-
-
-class Look:
-    """The knowledge of one instant (``at``, mono) about runs that wait: thousands may look at the same instant."""
-
-    __slots__ = ("at", "firsts", "full", "heads", "short")
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-        self.firsts: dict[str, list[Pursuit]] = {}  # slots -> who is first of those that wait for them
-        self.heads: dict[str, Heads] = {}  # pool -> who is first in its line
-        self.short: list[Pursuit] | None = None  # who waits for the budget here, in order; None: nobody has looked
-        self.full: set[bool] = set()  # drivers that wait (True) or that compute, if no budget is left for them
 
 
 class Phases:
@@ -278,7 +256,7 @@ class Line(Phases):
         self.running: dict[str, tuple[int, int, bool]] = {}  # run -> (attempt, token, waits): runners alive here
         self.open_claims: list[Pursuit] = []  # claims without an answer; few, since the budget bounds them
         self.short = False  # a run waited for the budget of drivers that compute
-        self._last = Look(-1.0)
+        self._last: Look[Pursuit] = Look(-1.0)
         self._scores: Mapping[str, float] = {}  # job -> what the strategy of priorities says
 
     def scored(self, scores: Mapping[str, float]) -> None:
@@ -305,6 +283,8 @@ class Line(Phases):
             pursuit.backoff_s = BACKOFF_MIN_S
             if in_s <= LIMIT_RETRY_S:  # it is due: a slot may become free of whose run nobody here hears the end
                 in_s = BACKOFF_MIN_S
+        elif pursuit.slots and has_one_line(self._ctx.definition_for(pursuit.action)):
+            in_s = max(in_s, self._behind_s(pursuit))
         self._again(pursuit, max(in_s, pursuit.backoff_s), f"{answer.word}: {answer.by}", now)
         pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
 
@@ -324,29 +304,30 @@ class Line(Phases):
         waiting = [p for p in self.pursuits.values() if self._waits_for(p, slots)]
         return heapq.nsmallest(FIRST, waiting, key=self._order)
 
-    @staticmethod
-    def _waits_for(pursuit: Pursuit, slots: str) -> bool:
-        return pursuit.slots == slots and pursuit.phase in (DUE, CLAIMING, WAITING)
+    def _waits_for(self, pursuit: Pursuit, slots: str) -> bool:
+        waits = pursuit.slots == slots and pursuit.phase in (DUE, CLAIMING, WAITING)
+        return waits and self.pursuits.get(pursuit.action.run) is pursuit
 
     def _is_first(self, pursuit: Pursuit, slots: str, now: Now) -> bool:
-        """True if it is one of the first that wait for these slots.
+        """True if it is one of the first that wait for these slots."""
+        return pursuit in self._line(pursuit, slots, now)
 
-        They are found once for each instant, unless one of them has left the line or this one belongs to them.
-        """
+    def _line(self, pursuit: Pursuit, slots: str, now: Now) -> list[Pursuit]:
+        """Those first; found once in LOOK_S, unless one of them has left the line or this one belongs to them."""
         look = self._look(now)
         first = look.firsts.get(slots, [])
         left = not all(self._waits_for(p, slots) for p in first)
         if left or (pursuit not in first and self._belongs_to(first, pursuit)):
             first = look.firsts[slots] = self._first(slots)
-        return pursuit in first
+        return first
 
     def _belongs_to(self, first: list[Pursuit], pursuit: Pursuit) -> bool:
-        return len(first) < FIRST or self._order(pursuit) < self._order(first[-1])
+        return len(first) < FIRST or self._order(pursuit) <= self._order(first[-1])
 
-    def _look(self, now: Now) -> Look:
+    def _look(self, now: Now) -> Look[Pursuit]:
         """The knowledge of this instant; empty for the first one that looks."""
         if self._last.at != now.mono:
-            self._last = Look(now.mono)
+            self._last = Look(now.mono, self._last)
         return self._last
 
     def _sooner(self, pursuit: Pursuit, in_s: float, now: Now) -> None:
@@ -354,7 +335,7 @@ class Line(Phases):
         if pursuit.phase in (DUE, WAITING) and pursuit.at > now.mono + in_s:
             self._again(pursuit, in_s, pursuit.why, now)
 
-    def _order(self, pursuit: Pursuit) -> tuple[int, float, float, str]:
+    def _order(self, pursuit: Pursuit) -> Order:
         """The order of runs that wait: by the job's priority, then as the strategy says, then by fire time."""
         action = pursuit.action
         job = self._ctx.definition_for(action)
@@ -379,6 +360,25 @@ class Line(Phases):
         why = f"{words.LIMITED}: {slots}: {pursuit.yielded_to} goes first"
         self._again(pursuit, min(in_s, bound_s), why, now)
         return True
+
+    def _stands_behind(self, pursuit: Pursuit, job: Job, now: Now) -> bool:
+        """True if the runs that go before this one wait for its job's slot: then it need not ask yet."""
+        slots = f"job {job.name}"
+        old = now.mono >= pursuit.begun_at + BEHIND_S / 2
+        if old or pursuit.unanswered or pursuit.watch is not None or not has_one_line(job):
+            return False
+        first = self._line(pursuit, slots, now)
+        if job.overlap != "allow" or self._belongs_to(first, pursuit) or not all(p.limited for p in first):
+            return False
+        pursuit.slots, pursuit.limited = slots, True
+        self._again(pursuit, self._behind_s(pursuit), f"limited: concurrency: {first[0].action.run} goes first", now)
+        return True
+
+    @staticmethod
+    def _behind_s(pursuit: Pursuit) -> float:
+        """When (in seconds) one that is not among the first asks; sooner if no record of it may ever come."""
+        recorded = pursuit.recorded or pursuit.action.scheduled
+        return BEHIND_S * (1 + words.hashed(pursuit.action.run)) / 2 if recorded else BACKOFF_MAX_S
 
     @staticmethod
     def _later(pursuit: Pursuit, now: Now) -> float:
@@ -435,9 +435,9 @@ class Line(Phases):
                 return other, bound_s
         return None, 0.0
 
-    def _look_along(self, pool: str, now: Now) -> Heads:
+    def _look_along(self, pool: str, now: Now) -> Heads[Pursuit]:
         """The first run of each kind in the line of that pool."""
-        heads: Heads = {}
+        heads: Heads[Pursuit] = {}
         answers: dict[tuple[tuple[str, ...], str, bool], bool] = {}  # hundreds may ask for the same tags
         for other in self.pursuits.values():
             bound_s = self._stands(other, pool, now)
@@ -506,20 +506,20 @@ class Line(Phases):
             return
         look = self._look(now)
         if look.short is None:
-            waiting = [p for p in self.pursuits.values() if p.slots == BUDGET and p.phase == WAITING]
-            look.short = sorted(waiting, key=self._order)
+            look.short = sorted((p for p in self.pursuits.values() if p.slots == BUDGET), key=self._order)
         if not look.short:
             return
         mine = self._order(pursuit)
         for other in look.short:
             if self._order(other) >= mine:
                 return
-            if other.slots == BUDGET and other.phase == WAITING and now.mono >= other.others_until:
+            if self._waits_for(other, BUDGET) and other.phase == WAITING and now.mono >= other.others_until:
                 yield other
 
     def _waits_for_budget(self, pursuit: Pursuit, short: bool) -> None:
         if short and pursuit.slots != BUDGET:
-            pursuit.slots, self._last.short = BUDGET, None
+            pursuit.slots = BUDGET
+            self._last.is_short(pursuit, self._order)
         elif not short and pursuit.slots == BUDGET:
             pursuit.slots = ""
 

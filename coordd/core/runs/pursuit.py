@@ -47,6 +47,7 @@ from coordd.core.runs.pursued import (
     Line,
     Pursuit,
 )
+from coordd.core.runs.waiting.look import first_of_lines
 from coordd.core.wire.events import Action, Task, TaskReceived, asked_for
 
 # A claim that was answered "held" although the watch seemed complete is not repeated sooner than this (seconds).
@@ -208,8 +209,7 @@ class Pursuits(Line):
     def redefined(self, job: str) -> None:
         """A job was changed or removed: drop its runs that have no row; its schedule opens them again."""
         for run, pursuit in list(self.pursuits.items()):
-            unrecorded = pursuit.action.scheduled and pursuit.row_at == float("inf")
-            if pursuit.action.job == job and unrecorded:
+            if pursuit.action.job == job and pursuit.action.scheduled and pursuit.row_at == float("inf"):
                 pursuit.redefined = True  # a claim under way is not repeated
                 if pursuit.phase not in (CLAIMING, OWNED):
                     del self.pursuits[run]
@@ -227,8 +227,7 @@ class Pursuits(Line):
             if word == words.GRANTED:
                 self._give_back(claim.of.run, answer, claim.nonce, REDEFINED)
             return
-        pursuit.limited = word == words.LIMITED
-        pursuit.dated = word == words.EARLY
+        pursuit.limited, pursuit.dated = word == words.LIMITED, word == words.EARLY
         pursuit.unanswered = word == words.UNAVAILABLE
         if answer.ended is not None:
             self.endings.tell(pursuit.action, answer, now)
@@ -287,6 +286,8 @@ class Pursuits(Line):
         Never called after an incomplete sweep: a row that it did not reach is not over.
         """
         self.leftovers.swept(gone)
+        for first in first_of_lines(self.pursuits.values(), self._order):
+            self._sooner(first, self._ctx.stagger_s, now)  # those before it may be with other nodes
         for run, pursuit in list(self.pursuits.items()):
             if run in gone and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:
                 if pursuit.phase == OWNED and run in self.running:
@@ -312,8 +313,7 @@ class Pursuits(Line):
 
     def heard(self, event: Task, now: Now) -> None:
         """Another node's event about a run: it postpones a pursuit, and never ends it."""
-        job = event.name
-        self._ctx.told_token(job, event.token, event.node, now)
+        self._ctx.told_token(event.name, event.token, event.node, now)
         pursuit = self.pursuits.get(event.run)
         if pursuit is None:
             return
@@ -321,7 +321,7 @@ class Pursuits(Line):
         claims_not = pursuit.phase in (ELECTING, DUE, WAITING, SLEEPING)
         if isinstance(event, TaskReceived) and event.attempt >= pursuit.attempt and claims_not:
             pursuit.attempt = AttemptNumber(event.attempt)
-            self._held(pursuit, event.node, self._ctx.lease_of(job), now)
+            self._held(pursuit, event.node, self._ctx.lease_of(event.name), now)
 
     # ---- this node's runners
 
@@ -381,7 +381,7 @@ class Pursuits(Line):
             self._see_to_a_row(pursuit, job, now)
             self._wait(pursuit, now, ctx.settings.election_timeout_s)
             return
-        if self._yields(pursuit, job, now):
+        if self._yields(pursuit, job, now) or self._stands_behind(pursuit, job, now):
             self._record(pursuit, job)
             return
         if not pursuit.nonce:

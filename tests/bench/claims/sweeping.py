@@ -41,7 +41,7 @@ class Sweeper:
         return rows
 
     def changed(self) -> int:
-        """What has changed since the last sweep; all pages if the ledger cannot say that."""
+        """The changes since the last sweep; all pages if the ledger cannot say them."""
         rows, more = 0, True
         while more:
             answer = self.ledger.ask(ListOpen(host=self._host, since=self._cursor))

@@ -14,7 +14,8 @@ from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.words import EARLY, EXISTS, FINISHED, LIMITED, OK, PENDING, RECEIVED, SUCCESS
 from coordd.core.members.membership import ALIVE, LOST, SUSPECT, Member
-from coordd.core.runs.pursued import BACKOFF_MIN_S, HOOKS_HERE, YIELD_S, YIELD_TO_OTHERS_S, Pursuit
+from coordd.core.runs.pursued import BACKOFF_MIN_S, HOOKS_HERE, Pursuit
+from coordd.core.runs.waiting.look import YIELD_S, YIELD_TO_OTHERS_S
 from coordd.core.wire.events import Action
 from core.runs.claims import granted
 
