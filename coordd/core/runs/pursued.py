@@ -283,7 +283,7 @@ class Line(Phases):
             pursuit.backoff_s = BACKOFF_MIN_S
             if in_s <= LIMIT_RETRY_S:  # it is due: a slot may become free of whose run nobody here hears the end
                 in_s = BACKOFF_MIN_S
-        elif pursuit.slots and has_one_line(self._ctx.definition_for(pursuit.action)):
+        elif pursuit.slots.startswith("job ") and has_one_line(self._ctx.definition_for(pursuit.action)):
             in_s = max(in_s, self._behind_s(pursuit))
         self._again(pursuit, max(in_s, pursuit.backoff_s), f"{answer.word}: {answer.by}", now)
         pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)

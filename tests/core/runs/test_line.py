@@ -125,6 +125,16 @@ def test_a_run_with_slots_of_its_own_asks_as_often_as_before() -> None:
     assert len(asked) == RUNS
 
 
+def test_a_run_that_waits_for_a_pool_asks_as_often_whatever_its_concurrency() -> None:
+    lone = one_at_a_time(Concurrency(5))
+    asked_in(lone, 1.0)
+    last = lone.node.pursuits.pursuits[f"sales#{RUNS - 1:02}"]
+
+    lone.do(lone.node.pursuits._limited, last, FULL)
+
+    assert (last.slots, last.at <= lone.now.mono + BACKOFF_MAX_S) == ("pool heavy", True)
+
+
 def test_when_the_first_of_a_jobs_line_leaves_the_next_one_asks_at_once() -> None:
     lone = one_at_a_time(Concurrency(1))
     asked_in(lone, BEHIND_S, FULL_JOB)
