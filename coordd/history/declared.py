@@ -28,10 +28,10 @@ _CHECKED, _GRANTED = "checked_lines", "granted"
 
 def declare(spark: SparkSession) -> None:
     """Declare every table of ``schema.TABLES``, partitioned by ``date``. Raises ConfigError without journals."""
-    paths = [path.strip() for path in (spark.conf.get(JOURNALS, "") or "").split(",") if path.strip()]
+    paths = [path.strip() for path in (spark.conf.get(JOURNALS, None) or "").split(",") if path.strip()]
     if not paths:
         raise ConfigError(f"the spec's configuration has no {JOURNALS}: name the directories with closed segments")
-    skew_s = float(spark.conf.get(CLOCK_SKEW_S, str(audit.CLOCK_SKEW_S)) or audit.CLOCK_SKEW_S)
+    skew_s = float(spark.conf.get(CLOCK_SKEW_S, None) or audit.CLOCK_SKEW_S)
 
     def lines() -> DataFrame:
         return transforms.lines(spark, paths, recursiveFileLookup="true", pathGlobFilter=CLOSED)

@@ -43,12 +43,16 @@ def claimed_policy(job: Job, args: str, node: str, present: Mapping[str, int] = 
     return policy
 
 
+# How the slots of a job's concurrency are called, before its name.
+JOB_SLOTS = "job "
+
+
 def slots_named(by: str, job: str) -> str:
     """The slots that an answer names: those of a pool, or of a job's concurrency; "" if it names none."""
     kind = by.partition(":")[0]
     if kind.startswith("pool "):
         return kind
-    return f"job {job}" if kind == "concurrency" else ""
+    return f"{JOB_SLOTS}{job}" if kind == "concurrency" else ""
 
 
 def _breaker(said: Breaker) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from coordd.core.context import LEAD_S, Context
 from coordd.core.election import Election
 from coordd.core.jobs.job import EXEC_DIGEST, HOOK, Job, pinned, unpinned
-from coordd.core.jobs.limits import claimed_policy, slots_named
+from coordd.core.jobs.limits import JOB_SLOTS, claimed_policy, slots_named
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
@@ -29,6 +29,7 @@ from coordd.core.runs.waiting.look import (
     Look,
     Order,
     has_one_line,
+    spread,
 )
 from coordd.core.wire.events import Action
 
@@ -283,7 +284,7 @@ class Line(Phases):
             pursuit.backoff_s = BACKOFF_MIN_S
             if in_s <= LIMIT_RETRY_S:  # it is due: a slot may become free of whose run nobody here hears the end
                 in_s = BACKOFF_MIN_S
-        elif pursuit.slots.startswith("job ") and has_one_line(self._ctx.definition_for(pursuit.action)):
+        elif pursuit.slots.startswith(JOB_SLOTS) and has_one_line(self._ctx.definition_for(pursuit.action)):
             in_s = max(in_s, self._behind_s(pursuit))
         self._again(pursuit, max(in_s, pursuit.backoff_s), f"{answer.word}: {answer.by}", now)
         pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
@@ -363,7 +364,7 @@ class Line(Phases):
 
     def _stands_behind(self, pursuit: Pursuit, job: Job, now: Now) -> bool:
         """True if the runs that go before this one wait for its job's slot: then it need not ask yet."""
-        slots = f"job {job.name}"
+        slots = f"{JOB_SLOTS}{job.name}"
         old = now.mono >= pursuit.begun_at + BEHIND_S / 2
         if old or pursuit.unanswered or pursuit.watch is not None or not has_one_line(job):
             return False
@@ -378,15 +379,14 @@ class Line(Phases):
     def _behind_s(pursuit: Pursuit) -> float:
         """When (in seconds) one that is not among the first asks; sooner if no record of it may ever come."""
         recorded = pursuit.recorded or pursuit.action.scheduled
-        return BEHIND_S * (1 + words.hashed(pursuit.action.run)) / 2 if recorded else BACKOFF_MAX_S
+        return spread(pursuit.action.run, BEHIND_S) if recorded else BACKOFF_MAX_S
 
     @staticmethod
     def _later(pursuit: Pursuit, now: Now) -> float:
         """When (in seconds) one of many looks again. Looks are at whole seconds: what one finds out serves the others
         at the same instant. Those that were put off together do not all come back together.
         """
-        spread = pursuit.backoff_s * (1 + words.hashed(pursuit.action.run)) / 2
-        return math.ceil(now.mono + spread) - now.mono
+        return math.ceil(now.mono + spread(pursuit.action.run, pursuit.backoff_s)) - now.mono
 
     def before_caller(self, action: Action, pool: str, now: Now) -> str:
         """The run that goes before one of a caller of `coordd exec`; "" if the caller may ask the ledger now.
@@ -519,7 +519,7 @@ class Line(Phases):
     def _waits_for_budget(self, pursuit: Pursuit, short: bool) -> None:
         if short and pursuit.slots != BUDGET:
             pursuit.slots = BUDGET
-            self._last.is_short(pursuit, self._order)
+            self._last.add_short(pursuit, self._order)
         elif not short and pursuit.slots == BUDGET:
             pursuit.slots = ""
 

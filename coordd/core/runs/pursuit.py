@@ -286,7 +286,7 @@ class Pursuits(Line):
         Never called after an incomplete sweep: a row that it did not reach is not over.
         """
         self.leftovers.swept(gone)
-        for first in first_of_lines(self.pursuits.values(), self._order):
+        for first in first_of_lines((p for p in self.pursuits.values() if p.limited and p.phase == DUE), self._order):
             self._sooner(first, self._ctx.stagger_s, now)  # those before it may be with other nodes
         for run, pursuit in list(self.pursuits.items()):
             if run in gone and pursuit.row_at < sent_at and pursuit.phase != CLAIMING:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from coordd.core.jobs.job import Job
+from coordd.core.jobs.limits import JOB_SLOTS
+from coordd.core.ledger.words import hashed
 
 # So many of the runs that wait for the same slots look every time.
 FIRST = 4
@@ -32,9 +34,7 @@ LOOK_S = 1.0
 class Waiting(Protocol):
     """A run as far as it waits (pursued.py has all of it)."""
 
-    phase: str
     slots: str
-    limited: bool
 
 
 Run = TypeVar("Run", bound=Waiting)
@@ -64,7 +64,7 @@ class Look(Generic[Run]):
         self.heads: dict[str, Heads[Run]] = {}  # pool -> who is first in its line
         self.full: set[bool] = set()  # drivers that wait (True) or that compute, if no budget is left for them
 
-    def is_short(self, pursuit: Run, order: Callable[[Run], Order]) -> None:
+    def add_short(self, pursuit: Run, order: Callable[[Run], Order]) -> None:
         """It waits for the budget here from now on."""
         if self.short is not None:
             bisect.insort(self.short, pursuit, key=order)
@@ -75,10 +75,15 @@ def has_one_line(job: Job | None) -> bool:
     return job is not None and job.concurrency is not None and not job.concurrency.per
 
 
+def spread(run: str, longest_s: float) -> float:
+    """From half of that time (seconds) to all of it, by the run's name: those put off together come back apart."""
+    return longest_s * (1 + hashed(run)) / 2
+
+
 def first_of_lines(pursuits: Iterable[Run], order: Callable[[Run], Order]) -> list[Run]:
-    """Of each job of which runs wait for its slots and are put off: the first one."""
+    """Of these, for each job: the first that waits for its slots."""
     lines: dict[str, list[Run]] = {}
     for one in pursuits:
-        if one.limited and one.phase == "due" and one.slots.startswith("job "):
+        if one.slots.startswith(JOB_SLOTS):
             lines.setdefault(one.slots, []).append(one)
     return [min(line, key=order) for line in lines.values()]
