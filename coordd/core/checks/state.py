@@ -44,7 +44,8 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     """How a check stands. Times are Unix seconds.
 
     ``worse``, ``better``: results in a row that are worse, or better, than the state. ``lost``: looks in a row that
-    failed themselves, and ``problem`` why. ``text`` and ``figures`` are those of the last result.
+    failed themselves, and ``problem`` why. ``text`` and ``figures`` are those of the last result. ``was``: the state
+    before this one; nodes that never saw that one tell the change as those that did.
     """
 
     state: str = UNKNOWN
@@ -56,6 +57,7 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     better: int = 0
     lost: int = 0
     problem: str = ""
+    was: str = UNKNOWN  # at the end: earlier versions read what is before it
 
     @property
     def is_good(self) -> bool:
@@ -80,7 +82,7 @@ def after(standing: Standing, result: Result, at: float, *, fail_after: int, pas
         problem = result.text[:TEXT_MAX] or "the look failed"
         if lost < LOST_AFTER or standing.state == UNKNOWN:
             return replace(standing, at=at, lost=lost, problem=problem)
-        return Standing(since=at, at=at, lost=lost, problem=problem)
+        return Standing(since=at, at=at, lost=lost, problem=problem, was=standing.state)
     seen = replace(standing, at=at, text=result.text[:TEXT_MAX], figures=result.figures[:TEXT_MAX], lost=0, problem="")
     state, rank = standing.state, RANKS[result.state]
     present = RANKS.get(state, -1)  # unknown: everything is worse, so only what is bad must be repeated
@@ -93,7 +95,7 @@ def after(standing: Standing, result: Result, at: float, *, fail_after: int, pas
     else:
         seen = replace(seen, worse=0, better=seen.better + 1)
         moves = seen.better >= pass_after
-    return replace(seen, state=result.state, since=at, worse=0, better=0) if moves else seen
+    return replace(seen, state=result.state, since=at, worse=0, better=0, was=state) if moves else seen
 
 
 def pack(standing: Standing) -> str:

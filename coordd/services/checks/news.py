@@ -36,6 +36,6 @@ class News:
             since = max(row.since, told_at)
             known[key] = state, since
             if state != before and (before or state != HEALTHY):
-                changes.append(Change(row, before or UNKNOWN, since))
+                changes.append(Change(row, before or row.before, since))
         self._told = known
         return changes

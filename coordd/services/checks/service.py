@@ -75,6 +75,11 @@ class Row(NamedTuple):
         return worst(self.standing.state, said(self.reported)[0]) if self.reported is not None else self.standing.state
 
     @property
+    def before(self) -> str:
+        """The state before that one."""
+        return self.standing.was if self.state == self.standing.state else self.standing.state
+
+    @property
     def since(self) -> float:
         """Since when (Unix seconds) it is in that state."""
         return max(self.standing.since, self.reported.at) if self.reported is not None else self.standing.since
@@ -108,7 +113,7 @@ class Checks:
         self._programs = trio.CapacityLimiter(PROGRAMS_MAX)
         self._seen: dict[str, tuple[float, float]] = {}  # shared check -> when its hold was written, and seen first
         self._elected: set[str] = set()  # shared checks whose election this node has won
-        self._told: dict[str, str] = {}  # key -> the state that was told last
+        self._told: dict[str, tuple[str, float]] = {}  # key -> the state that was told last, and when it was looked at
         self._ill: set[str] = set()  # checks whose looks fail themselves
         self._forsaken: dict[tuple[str, str], float] = {}  # (job, check that suspends it), seen first (mono)
 
@@ -240,10 +245,12 @@ class Checks:
         return standing
 
     def _tell(self, row: Row) -> None:
-        """Log a change once, and journal it."""
-        key, state = row.check.key, row.state
-        before = self._told.get(key, UNKNOWN)
-        self._told[key] = state
+        """Log a change once, and journal it. The node that wrote one of a shared check into the ledger tells it."""
+        key, state, at = row.check.key, row.state, row.standing.at
+        before, told_at = self._told.get(key, (UNKNOWN, 0.0))
+        if row.check.shared and at < told_at:
+            return  # the last sweep was before what this node wrote
+        self._told[key] = state, at
         if state == before or (row.check.shared and row.node != self._driver.node.hostname):
             return
         tell = log.warning if state in BAD else log.info
@@ -330,8 +337,9 @@ class Checks:
         hold = holds.get(key)
         noted = hold.note if hold is not None else ""
         before = unpack(noted) if hold is not None else Standing()
-        if hold is not None and hold.by != node.hostname:
-            self._told[check.key] = before.state  # the checker before has told of it
+        report = holds.get(OF_REPORTED + check.key)
+        if hold is not None and hold.by != node.hostname:  # the checker before has told of it
+            self._told[check.key] = Row(check, hold.by, before, report).state, before.at
         standing = self._judged(check, before, result)
         if standing.is_bad and not before.is_bad:
             # The earlier word must not stand while jobs are suspended: a checker that was paused would resume them.
@@ -345,6 +353,8 @@ class Checks:
         note = await self._keep(check, standing, noted)
         if not note:
             return result
+        if standing.state != before.state:  # before another node becomes the checker
+            self._tell(Row(check, node.hostname, standing, report))
         if standing.is_good or (before.is_bad and not standing.is_bad):
             for job in jobs:
                 suspended = holds.get(OF_JOB + job.name)

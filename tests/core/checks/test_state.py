@@ -70,7 +70,7 @@ def test_looks_that_fail_themselves_are_ignored_until_nothing_is_known_any_more(
     assert (failed.state, failed.text, failed.problem, failed.lost) == (UNHEALTHY, UNHEALTHY, UNKNOWN, LOST_AFTER - 1)
     assert through(UNHEALTHY, begin=failed).problem == ""
     lost = through(UNKNOWN, begin=failed)
-    assert (lost.state, lost.is_bad, lost.problem) == (UNKNOWN, False, UNKNOWN)
+    assert (lost.state, lost.was, lost.is_bad, lost.problem) == (UNKNOWN, UNHEALTHY, False, UNKNOWN)
     assert through("no such state", begin=bad).state == UNHEALTHY
 
 
@@ -110,8 +110,8 @@ def test_no_state_is_left_without_its_results_in_a_row(seen: list[str], fail_aft
             first = before.state == UNKNOWN and state == HEALTHY
             assert standing.state == state
             assert worse or better or first or state in DEFINITE
-            assert standing.since == number
+            assert (standing.since, standing.was) == (number, before.state)
         else:
             assert state not in DEFINITE or RANKS[state] <= rank
-            assert standing.since == before.since
+            assert (standing.since, standing.was) == (before.since, before.was)
         assert standing.is_bad == (standing.state in BAD)

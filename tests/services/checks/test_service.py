@@ -464,6 +464,24 @@ def test_the_next_checker_tells_of_a_change_from_what_the_one_before_found(monke
     assert told == [[("unknown", "healthy")], [("healthy", "unhealthy"), ("unhealthy", "healthy")]]
 
 
+def test_a_change_is_told_although_another_node_becomes_the_checker_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
+    a.around()
+    trio.run(a.checks.look_now, SHARED)
+    swept = dict(place.holds)
+    place.mono += 1.0
+    trio.run(b.checks.look_now, SHARED)  # before a has looked around
+    a.around()
+    b.around()
+    assert [(event.before, event.state) for event in a.told + b.told] == [("unknown", "healthy")]
+    b.sees = "unhealthy"
+    trio.run(b.checks.look_now, SHARED)
+    b.node.drains.holds = {OF_CHECK + "api": Hold(by="b", note=swept[OF_CHECK + "api"].note)}
+    b.around()
+    assert [event.state for event in b.told] == ["unhealthy"], "what was swept before says nothing"
+
+
 def test_a_report_counts_beside_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(monkeypatch)
     alert = Check(name="ids", kind="report", scope="cluster", then="abstain")

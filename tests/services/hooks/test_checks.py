@@ -12,7 +12,7 @@ from support.small_cluster import EPOCH
 from coordd.config.hooks.events import CHECK_EVENTS
 from coordd.config.hooks.hook import Hook
 from coordd.core.checks.check import Check
-from coordd.core.checks.state import STATES, Standing
+from coordd.core.checks.state import STATES, UNKNOWN, Standing
 from coordd.core.ledger.rows import Hold
 from coordd.services.checks.news import News
 from coordd.services.checks.service import Row
@@ -23,8 +23,10 @@ SHARED = Check(name="api", kind="http", url="http://h/", scope="cluster", job="s
 OWN = Check(name="room", kind="disk", path="/")
 
 
-def row(check: Check, state: str, since: float, node: str = "a", reported: Hold | None = None) -> Row:
-    return Row(check, node, Standing(state=state, since=since, text=f"it is {state}"), reported)
+def row(
+    check: Check, state: str, since: float, node: str = "a", reported: Hold | None = None, was: str = UNKNOWN
+) -> Row:
+    return Row(check, node, Standing(state=state, since=since, text=f"it is {state}", was=was), reported)
 
 
 def keys(news: News, *rows: Row) -> list[tuple[str, str]]:
@@ -46,6 +48,14 @@ def test_a_change_of_a_shared_check_is_one_event_on_all_nodes() -> None:
     assert keys(late, bad) == told, "one that starts now, too"
     assert keys(first, bad) == []
     assert keys(first, row(SHARED, "unhealthy", EPOCH + 9.0)) == [], "the same state"
+
+
+def test_a_node_that_never_saw_the_state_before_tells_the_change_as_the_others_do() -> None:
+    (change,) = News().of([row(SHARED, "unhealthy", EPOCH, was="healthy")])
+    assert change.before == "healthy"
+    alert = Hold(by="nagios", at=EPOCH + 5.0, note="insecure")
+    (change,) = News().of([row(SHARED, "degraded", EPOCH, reported=alert, was="healthy")])
+    assert change.before == "degraded", "the report has made it worse"
 
 
 def test_checks_of_each_node_are_events_of_their_own() -> None:
