@@ -74,12 +74,17 @@ def _waits(world: World, row: Row, taken: set[str]) -> bool:
 
 
 def takes_turns(world: World) -> bool:
-    """True if a run waits for slots all of which are taken by programs that live: its turn comes after theirs."""
+    """True if a run waits for slots all of which are taken, one at least by a program that lives: its turn comes after
+    that one. Others may be taken until a person resolves their runs.
+    """
     rows = world.ledger.runs(limit=100_000)
     live = {child.run for child in world.judge.live.values()}
-    taken = Counter(key for row in rows if row.run in live for key in _slots(world, row))
+    alive = Counter(key for row in rows if row.run in live for key in _slots(world, row))
+    held = Counter(key for row in rows if row.state == UNKNOWN and row.run not in live for key in _slots(world, row))
     waiting = [row for row in rows if row.state in (PENDING, RETRY)]
-    return any(taken[key] >= size for row in waiting for key, size in _slots(world, row).items())
+    return any(
+        alive[key] and alive[key] + held[key] >= size for row in waiting for key, size in _slots(world, row).items()
+    )
 
 
 def _slots(world: World, row: Row) -> dict[str, int]:
