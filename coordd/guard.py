@@ -724,11 +724,16 @@ def _mac(nonce: str, purpose: bytes, body: bytes) -> bytes:
 
 
 def main(arguments: list[str]) -> int:
-    """For shell scripts: ``guard.py owner``, ``guard.py staging TARGET``, ``guard.py publish STAGING TARGET``."""
+    """For shell scripts: ``guard.py owner``, ``guard.py commit`` (exit code 0: write your transaction now),
+    ``guard.py staging TARGET``, ``guard.py publish STAGING TARGET``.
+    """
     logging.basicConfig(level=logging.INFO, format="coordd.guard: %(message)s")
     try:
         if arguments == ["owner"]:
             return 0 if still_owner() else 1
+        if arguments == ["commit"]:
+            print(transact(lambda of: of.app_id))
+            return 0
         if len(arguments) == 2 and arguments[0] == "staging":
             print(staging(arguments[1]))
             return 0

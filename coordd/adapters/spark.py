@@ -18,6 +18,7 @@ from coordd.config import ownership
 from coordd.core import lineage
 from coordd.core.jobs.applications import MARK, labels, property_mark, yarn_tags
 from coordd.core.jobs.job import Command, Job, SparkSubmit, iso
+from coordd.core.jobs.owner import guard_command
 from coordd.core.redaction import HIDDEN, is_secret_name
 from coordd.errors import UnavailableError
 
@@ -120,6 +121,7 @@ def build(
             "COORDD_NODE": attempt_info.node,
             "COORDD_FIRE_TIME": iso(attempt_info.fire_at),
             "COORDD_SOCKET": attempt_info.socket,
+            **guard_command(sys.executable, os.path.dirname(os.path.dirname(__file__))),
         }
     )
     if attempt_info.traceparent:

@@ -6,8 +6,10 @@ and the errors in arguments.
 
 import _signal  # type: ignore[import-not-found]  # no stub; signal itself costs 3 ms
 import os
+import sys
 import time
 
+from coordd.core.jobs.owner import guard_command
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.once.asking import LOCK, ONCE_MORE_S, Asking
 
@@ -149,6 +151,7 @@ def _hold(options: Options, asking: Asking) -> "int | None":
         "COORDD_NODE": granted["node"],
         "COORDD_FIRE_TIME": granted["fire_time"],
         "COORDD_SOCKET": asking.socket,
+        **guard_command(sys.executable, os.path.dirname(os.path.dirname(__file__))),
     }
     front = hold({**asking.spec(), "argv": options.command, "env": env})
     code = front.exit_code()

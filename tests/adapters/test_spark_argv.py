@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordd import guard
 from coordd.adapters.spark import (
     AttemptInfo,
     ProgramSpec,
@@ -157,6 +158,7 @@ def test_the_environment_is_built_from_empty(environ: dict[str, str]) -> None:
         "COORDD_NODE": "edge-1",
         "COORDD_FIRE_TIME": "2026-12-01T02:00:00Z",
         "COORDD_SOCKET": "/run/coordd/coordd.sock",
+        "COORDD_GUARD_COMMAND": f"{sys.executable} -I -S {guard.__file__}",
     }
 
 

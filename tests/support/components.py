@@ -36,6 +36,7 @@ class Component(NamedTuple):
 
 COMPONENTS = (
     Component("java", "openjdk-17-jre-headless"),
+    Component("javac", "openjdk-17-jdk-headless"),
     Component("unshare", "util-linux"),
     Component("setpriv", "util-linux"),
     Component("ip", "iproute2"),

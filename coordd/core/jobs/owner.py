@@ -12,8 +12,21 @@ if TYPE_CHECKING:
 
 GREETING = b"coordd-guard 1 "
 
+# For programs that cannot reach the runner's socket themselves (Java cannot): a command, words with a space between
+# them, to which they add their question.
+GUARD_COMMAND = "COORDD_GUARD_COMMAND"
+
 # The caller is the owner, but an earlier attempt of its run has the commit.
 COMMITTED = "committed"
+
+
+def guard_command(python: str, coordd: str) -> "dict[str, str]":
+    """GUARD_COMMAND for the environment of a program: this Python, and guard.py in the directory ``coordd``.
+
+    {} if a path has a space: then the words could not be told apart.
+    """
+    words = (python, "-I", "-S", f"{coordd}/guard.py")
+    return {} if any(word.split() != [word] for word in words) else {GUARD_COMMAND: " ".join(words)}
 
 
 def standing(row: "Row | None", token: int, nonce: str) -> Answer:

@@ -52,7 +52,14 @@ SUBMIT_AGAIN_MAX_S = 300.0
 
 # The variables of an attempt that a driver elsewhere has no use for. A Standalone master gives a driver the environment
 # of its spark-submit, and a driver that finds the launcher's port connects to its own machine, where nobody listens.
-OURS_ALONE = ("COORDD_NONCE", "COORDD_GUARD", "COORDD_SOCKET", "_SPARK_LAUNCHER_PORT", "_SPARK_LAUNCHER_SECRET")
+OURS_ALONE = (
+    "COORDD_NONCE",
+    "COORDD_GUARD",
+    "COORDD_GUARD_COMMAND",
+    "COORDD_SOCKET",
+    "_SPARK_LAUNCHER_PORT",
+    "_SPARK_LAUNCHER_SECRET",
+)
 
 # An application that was seen is gone when this number of look-ups in a row does not show it.
 MISSING_LOOKUPS = 5

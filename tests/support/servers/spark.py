@@ -113,7 +113,7 @@ class StandaloneCluster:
     def __enter__(self) -> Self:
         self.master.launch()
         self.worker.launch()
-        compile_jar(self.jar)
+        compile_scala(SOURCE, self.jar)
         self.master.ready()
         self.worker.ready()
         return self
@@ -213,9 +213,10 @@ class StandaloneCluster:
             return ""
 
 
-def compile_jar(path: Path) -> None:
-    jars = f"{pip_spark_home()}/jars"
-    command = ["java", QUICK, "-cp", f"{jars}/*", "scala.tools.nsc.Main", "-usejavacp", "-d", str(path), str(SOURCE)]
+def compile_scala(source: Path, to: Path, *more: Path) -> None:
+    """Compile with the compiler that Spark ships. ``to``: a jar or a directory. ``more``: where other classes are."""
+    classes = ":".join([f"{pip_spark_home()}/jars/*", *map(str, more)])
+    command = ["java", QUICK, "-cp", classes, "scala.tools.nsc.Main", "-usejavacp", "-d", str(to), str(source)]
     subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_S)
 
 

@@ -16,6 +16,7 @@ from coordd.adapters.spark import AttemptInfo, SparkDefaults, build
 from coordd.config.jobfile import load_job
 from coordd.config.sections import Config
 from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.ledger.rows import Row
 from system.lab.cluster import Cluster, Node, cluster_of
 from system.lab.processes import exists, send, until
 from system.lab.runner_lab import world_in
@@ -31,9 +32,9 @@ CONF = {
 }
 
 
-def example(language: str) -> str:
-    """The first block of code in that language under the heading "An example"."""
-    section = DOCS.read_text().partition("\n### An example\n")[2]
+def example(language: str, heading: str = "An example") -> str:
+    """The first block of code in that language under that heading."""
+    section = DOCS.read_text().partition(f"\n### {heading}\n")[2]
     found = re.search(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     assert found is not None
     return found[1]
@@ -41,6 +42,20 @@ def example(language: str) -> str:
 
 def parts(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.parquet"))
+
+
+def driven(place: Path, launch: SparkSubmit, *, granted: bool = True) -> tuple[Row, str]:
+    """Run a driver under a real runner; returns its row and its log. ``granted``: it is told its own token."""
+    with world_in(place) as world:
+        spec, attempt = world.spec([])
+        grant = (spec["run"], 0, spec["token"] + (not granted), spec["nonce"])
+        info = AttemptInfo(*grant, "edge-1", spec["fire_at"], "", attempt.directory)
+        of = Job(name=spec["job"], digest="d", launch=launch)
+        program = build(of, launch, SparkDefaults(master="local[1]"), info)
+        os.makedirs(attempt.directory, mode=0o700, exist_ok=True)
+        write_atomic(program.secrets_path, program.secrets.encode())
+        world.launcher.start({**spec, "argv": program.argv, "env": {**program.env, "MARK": spec["env"]["MARK"]}})
+        return attempt.over(SPARK_LIMIT_S), Path(attempt.directory, "log").read_text()
 
 
 def test_the_example_of_the_documentation_publishes(tmp_path: Path) -> None:
@@ -54,25 +69,14 @@ def test_the_example_of_the_documentation_publishes(tmp_path: Path) -> None:
     assert job is not None, problems
     assert isinstance(job.launch, SparkSubmit)
     assert job.launch.py_files[0].endswith("coordd/guard.py")
-    with world_in(tmp_path) as world:
-        spec, attempt = world.spec([])
-        args = (str(tmp_path / "sales.csv"), str(target))
-        launch = SparkSubmit(str(application), args=args, conf=CONF, py_files=(guard.__file__,))
-        grant = (spec["run"], 0, spec["token"], spec["nonce"])
-        info = AttemptInfo(*grant, "edge-1", spec["fire_at"], "", attempt.directory)
-        of = Job(name=spec["job"], digest="d", launch=launch)
-        program = build(of, launch, SparkDefaults(master="local[1]"), info)
-        os.makedirs(attempt.directory, mode=0o700, exist_ok=True)
-        write_atomic(program.secrets_path, program.secrets.encode())
-        world.launcher.start({**spec, "argv": program.argv, "env": {**program.env, "MARK": spec["env"]["MARK"]}})
-        row = attempt.over(SPARK_LIMIT_S)
-        log = Path(attempt.directory, "log").read_text()
+    args = (str(tmp_path / "sales.csv"), str(target))
+    row, log = driven(tmp_path, SparkSubmit(str(application), args=args, conf=CONF, py_files=(guard.__file__,)))
 
-        assert (row.state, row.commit_token) == ("success", row.token), log[-3000:]
-        assert f"{target} is published: now" in log
-        assert not (target / "old.parquet").exists()
-        assert parts(target)
-        assert sorted(os.listdir(tmp_path / ".shops.coordd")) == ["lock", "published.json"]
+    assert (row.state, row.commit_token) == ("success", row.token), log[-3000:]
+    assert f"{target} is published: now" in log
+    assert not (target / "old.parquet").exists()
+    assert parts(target)
+    assert sorted(os.listdir(tmp_path / ".shops.coordd")) == ["lock", "published.json"]
 
 
 # The owner waits before it publishes; the one that takes over does not.
