@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Protocol
 
 from coordd.config import addresses, values
@@ -266,10 +266,9 @@ def same_routes(jobs: Mapping[str, Job]) -> dict[str, str]:
     }
 
 
-def absent(job: Job, jobs: Iterable[str]) -> list[str]:
+def absent(job: Job, jobs: Container[str]) -> list[str]:
     """The jobs whose runs start this one, and that this node does not have."""
-    known = set(jobs)
-    return sorted({parent for one in job.triggers for parent in one.jobs if parent not in known})
+    return sorted({parent for one in job.triggers for parent in one.jobs if parent not in jobs})
 
 
 # ---- single values
