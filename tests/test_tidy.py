@@ -182,7 +182,7 @@ ROOMS = sorted({path.parent for path in MODULES})
 FOLDER_FILES_MAX = 14
 
 # Programs ship this file alone, so it cannot be split.
-LINES_MAX_ALONE = {"coordd/guard.py": 760}
+LINES_MAX_ALONE = {"coordd/guard.py": 770}
 LINES_MAX = 560  # above about 400 lines, look for a place to split; no file may exceed this limit
 FUNCTION_LINES_MAX = 60
 

@@ -366,10 +366,10 @@ class Line(Phases):
         """True if the runs that go before this one wait for its job's slot: then it need not ask yet."""
         slots = f"{JOB_SLOTS}{job.name}"
         old = now.mono >= pursuit.begun_at + BEHIND_S / 2
-        if old or pursuit.unanswered or pursuit.watch is not None or not has_one_line(job):
+        if old or pursuit.unanswered or pursuit.watch is not None or job.overlap != "allow" or not has_one_line(job):
             return False
         first = self._line(pursuit, slots, now)
-        if job.overlap != "allow" or self._belongs_to(first, pursuit) or not all(p.limited for p in first):
+        if self._belongs_to(first, pursuit) or not all(p.limited for p in first):
             return False
         pursuit.slots, pursuit.limited = slots, True
         self._again(pursuit, self._behind_s(pursuit), f"limited: concurrency: {first[0].action.run} goes first", now)

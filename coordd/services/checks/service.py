@@ -113,7 +113,9 @@ class Checks:
         self._programs = trio.CapacityLimiter(PROGRAMS_MAX)
         self._seen: dict[str, tuple[float, float]] = {}  # shared check -> when its hold was written, and seen first
         self._elected: set[str] = set()  # shared checks whose election this node has won
-        self._told: dict[str, tuple[str, float]] = {}  # key -> the state that was told last, and when it was looked at
+        self._told: dict[str, str] = {}  # own check -> the state that was told last
+        self._reports: dict[str, str] = {}  # shared check -> the state that is reported, as the last sweep told it
+        self._looked: set[str] = set()  # shared checks that this node has looked at for all
         self._ill: set[str] = set()  # checks whose looks fail themselves
         self._forsaken: dict[tuple[str, str], float] = {}  # (job, check that suspends it), seen first (mono)
 
@@ -188,7 +190,7 @@ class Checks:
         for row in self.rows():
             states[row.check.key] = row.state
             if row.check.key in mine:
-                self._tell(row)
+                self._look_for_change(row)
         self._look_for_forsaken(nursery)
         reasons = reactions.abstentions(node.jobs, self._checks, states, node.settings.tags)
         if reasons != node.abstains_from:
@@ -197,10 +199,10 @@ class Checks:
 
     def _forget(self, key: str) -> None:
         del self._tasks[key]
-        for kept in (self._own, self._threads, self._seen, self._told):
+        for kept in (self._own, self._threads, self._seen, self._told, self._reports):
             kept.pop(key, None)
-        self._elected.discard(key)
-        self._ill.discard(key)
+        for there in (self._elected, self._looked, self._ill):
+            there.discard(key)
         topic = f"check/{key}"
         self._driver.node.topics.discard(topic)
         self._driver.handlers.pop(topic, None)
@@ -244,14 +246,41 @@ class Checks:
             self._ill.discard(check.key)
         return standing
 
-    def _tell(self, row: Row) -> None:
-        """Log a change once, and journal it. The node that wrote one of a shared check into the ledger tells it."""
-        key, state, at = row.check.key, row.state, row.standing.at
-        before, told_at = self._told.get(key, (UNKNOWN, 0.0))
-        if row.check.shared and at < told_at:
-            return  # the last sweep was before what this node wrote
-        self._told[key] = state, at
-        if state == before or (row.check.shared and row.node != self._driver.node.hostname):
+    def _look_for_change(self, row: Row) -> None:
+        """Tell a change of a check of this node; of a shared one only what reports change, by the node that looks."""
+        key = row.check.key
+        if not row.check.shared:
+            before = self._told.get(key, UNKNOWN)
+            self._told[key] = row.state
+            self._tell(row, before)
+            return
+        reported = said(row.reported)[0]
+        before = self._reports.get(key, reported)
+        self._reports[key] = reported
+        if row.node == self._driver.node.hostname:
+            self._tell(row, worst(row.standing.state, before))
+
+    def _tell_written(self, check: Check, hold: Hold | None, before: Standing, standing: Standing) -> None:
+        """This node has written how a shared check stands, in place of that word: tell what has changed.
+
+        A report counts as the last sweep told it. One that came after the word of a checker that is gone, or of an
+        earlier life of this node, was told by nobody.
+        """
+        key, hostname = check.key, self._driver.node.hostname
+        report = self._driver.node.drains.holds.get(OF_REPORTED + key)
+        reported = said(report)[0]
+        if key in self._looked and hold is not None and hold.by == hostname:
+            told = self._reports.get(key, reported)
+        else:
+            told = reported if hold is not None and report is not None and report.at <= hold.at else UNKNOWN
+        self._looked.add(key)
+        self._reports[key] = reported
+        self._tell(Row(check, hostname, standing, report), worst(before.state, told))
+
+    def _tell(self, row: Row, before: str) -> None:
+        """Log that it was in the state ``before``, and journal it, if it is in another one now."""
+        key, state = row.check.key, row.state
+        if state == before:
             return
         tell = log.warning if state in BAD else log.info
         tell("check.changed", check=key, state=state, before=before, saw=row.text)
@@ -337,9 +366,6 @@ class Checks:
         hold = holds.get(key)
         noted = hold.note if hold is not None else ""
         before = unpack(noted) if hold is not None else Standing()
-        report = holds.get(OF_REPORTED + check.key)
-        if hold is not None and hold.by != node.hostname:  # the checker before has told of it
-            self._told[check.key] = Row(check, hold.by, before, report).state, before.at
         standing = self._judged(check, before, result)
         if standing.is_bad and not before.is_bad:
             # The earlier word must not stand while jobs are suspended: a checker that was paused would resume them.
@@ -353,8 +379,7 @@ class Checks:
         note = await self._keep(check, standing, noted)
         if not note:
             return result
-        if standing.state != before.state:  # before another node becomes the checker
-            self._tell(Row(check, node.hostname, standing, report))
+        self._tell_written(check, hold, before, standing)
         if standing.is_good or (before.is_bad and not standing.is_bad):
             for job in jobs:
                 suspended = holds.get(OF_JOB + job.name)

@@ -21,6 +21,8 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Timer;
+import java.util.TimerTask;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.logging.Logger;
@@ -47,8 +49,9 @@ import javax.net.ssl.TrustManagerFactory;
 public final class Guard {
   private static final Logger LOG = Logger.getLogger("coordd.guard");
 
-  private static final double ANSWER_S = 10.0; // the longest wait of stillOwner
+  private static final double ANSWER_S = 10.0; // the longest wait for the runner
   private static final double LISTENER_S = 5.0; // the longest wait for one listener, of which there may be others
+  private static final double OWNER_S = 10.0; // the longest wait of stillOwner
   private static final double COMMIT_S = 60.0; // the longest wait of transact
   private static final double GATE_S = 300.0; // the longest wait of a driver that starts, while nobody holds its run
   private static final long AGAIN_MS = 1000;
@@ -104,7 +107,7 @@ public final class Guard {
     String why;
     try {
       Grant grant = Grant.here();
-      Answer answer = grant.isLocal() ? command(grant, "owner", timeoutS) : ask(grant, "gate", new Deadline(timeoutS), 0);
+      Answer answer = ask(grant, grant.isLocal() ? "owner" : "gate", new Deadline(timeoutS), 0);
       if (answer.holds()) {
         return;
       }
@@ -118,7 +121,7 @@ public final class Guard {
 
   /** True if this attempt holds its run now; without a clear yes false, with the reason in the log. */
   public static boolean stillOwner() {
-    return stillOwner(ANSWER_S);
+    return stillOwner(OWNER_S);
   }
 
   /** The same with another limit, in seconds. */
@@ -126,8 +129,7 @@ public final class Guard {
     String why;
     try {
       Grant grant = Grant.here();
-      Answer answer =
-          grant.isLocal() ? command(grant, "owner", timeoutS) : ask(grant, "owner", new Deadline(timeoutS), 0);
+      Answer answer = ask(grant, "owner", new Deadline(timeoutS), 0);
       if (answer.holds()) {
         return true;
       }
@@ -152,7 +154,7 @@ public final class Guard {
   /** The same with another limit, in seconds. */
   public static <T> T transact(Function<Transaction, T> write, double timeoutS) {
     Grant grant = Grant.here();
-    Answer answer = grant.isLocal() ? command(grant, "commit", timeoutS) : commit(grant, new Deadline(timeoutS));
+    Answer answer = commit(grant, new Deadline(timeoutS));
     if (!answer.holds()) {
       throw new LeaseLostException(grant.name() + " may not publish: " + answer.why);
     }
@@ -241,19 +243,20 @@ public final class Guard {
 
   // ---- the runner, asked by guard.py
 
-  private static Answer command(Grant grant, String what, double timeoutS) {
+  /** Another process asks: its answer counts only if this one reads it in time. */
+  private static Answer answerOfRunner(Grant grant, String what, Deadline until) throws IOException {
     String program = text(System.getenv("COORDD_GUARD_COMMAND"));
     if (program.isEmpty()) {
-      throw new LeaseLostException(grant.name() + ": COORDD_GUARD_COMMAND not set: is coordd of an earlier version?");
+      throw new LeaseLostException(
+          grant.name() + ": COORDD_GUARD_COMMAND not set: is coordd of an earlier version, or has its path a space?");
     }
     List<String> words = new ArrayList<>(Arrays.asList(program.split(" ")));
-    words.add(what);
-    Process asks = null;
+    words.addAll(Arrays.asList("ask", what));
+    Process asks = new ProcessBuilder(words).redirectErrorStream(true).start();
     try {
-      asks = new ProcessBuilder(words).redirectErrorStream(true).start();
       asks.getOutputStream().close();
-      if (!asks.waitFor((long) (timeoutS * 1000), TimeUnit.MILLISECONDS)) {
-        return new Answer("unknown", 0, "the runner does not answer in time");
+      if (!asks.waitFor(until.leftMs(), TimeUnit.MILLISECONDS)) {
+        throw new SocketTimeoutException("no answer in time");
       }
       String last = "";
       try (BufferedReader said =
@@ -262,16 +265,16 @@ public final class Guard {
           last = line;
         }
       }
-      return new Answer(asks.exitValue() == 0 ? "ok" : "unknown", grant.token, last);
-    } catch (IOException exc) {
-      return new Answer("unknown", 0, exc.getMessage());
+      until.leftMs();
+      if (asks.exitValue() != 0) {
+        throw new IOException(last);
+      }
+      return Answer.of(Json.read(last));
     } catch (InterruptedException exc) {
       Thread.currentThread().interrupt();
-      return new Answer("unknown", 0, "the question was interrupted");
+      throw new LeaseLostException(grant.name() + ": the question was interrupted");
     } finally {
-      if (asks != null) {
-        asks.destroyForcibly();
-      }
+      asks.destroyForcibly();
     }
   }
 
@@ -286,6 +289,16 @@ public final class Guard {
       this.word = word;
       this.token = token;
       this.why = why;
+    }
+
+    static Answer of(Map<String, Object> said) {
+      Object word = said.get("word");
+      Object token = said.get("token");
+      Object why = said.get("why");
+      if (!WORDS.contains(word) || !(token instanceof Long) || !(why instanceof String)) {
+        throw new IllegalArgumentException("its answer says nothing that is known here");
+      }
+      return new Answer((String) word, (Long) token, (String) why);
     }
 
     boolean holds() {
@@ -322,11 +335,14 @@ public final class Guard {
 
   /** The run is committed under the token that holds it: ours, or that of the attempt that adopted the application. */
   private static Answer commit(Grant grant, Deadline until) {
-    Answer owner = ask(grant, "owner", until, 0);
-    if (!owner.holds()) {
-      return owner;
+    long holder = grant.token;
+    if (!grant.isLocal()) {
+      Answer owner = ask(grant, "owner", until, 0);
+      if (!owner.holds()) {
+        return owner;
+      }
+      holder = owner.word.equals("ok") ? owner.token : holder;
     }
-    long holder = owner.word.equals("ok") ? owner.token : grant.token;
     while (true) {
       Answer answer = ask(grant, "commit", until, holder);
       if (!answer.word.equals("moved") || answer.token <= holder) {
@@ -343,22 +359,26 @@ public final class Guard {
         addresses.add(one.trim());
       }
     }
+    String whose = grant.isLocal() ? "the runner" : "a listener";
     while (true) {
       int refused = 0;
       String why = "no address of a listener";
       for (String address : addresses) {
         try {
-          Answer answer = askOnce(grant, address, what, holder, until.within(LISTENER_S));
+          Answer answer =
+              grant.isLocal()
+                  ? answerOfRunner(grant, what, until.within(ANSWER_S))
+                  : askOnce(grant, address, what, holder, until.within(LISTENER_S));
           if (answer.word.equals("refused")) {
             refused++;
-            why = "a listener refuses the question: " + answer.why;
+            why = whose + " refuses the question: " + answer.why;
           } else if (answer.word.equals("unknown")) {
             why = answer.why;
           } else {
             return answer;
           }
         } catch (IOException | GeneralSecurityException | IllegalArgumentException exc) {
-          why = "a listener does not answer: " + exc + " (" + address + ")";
+          why = whose + " does not answer: " + exc + (grant.isLocal() ? "" : " (" + address + ")");
         }
       }
       if (refused == addresses.size()) { // else another one may know
@@ -385,7 +405,11 @@ public final class Guard {
         "{\"ask\":" + Json.quoted(what) + ",\"run\":" + Json.quoted(grant.run) + ",\"attempt\":" + grant.attempt
             + ",\"token\":" + grant.token + ",\"id\":" + Json.quoted(ident) + ",\"application\":"
             + Json.quoted(grant.application) + ",\"holder\":" + holder + "}";
-    try (Socket socket = connected(grant, address, until)) {
+    Timer timer = new Timer("coordd.guard", true);
+    try (Socket plain = new Socket()) {
+      // Each read of a socket has a limit of its own, and TLS needs many: all of them end when the time is over.
+      timer.schedule(closing(plain), until.leftMs());
+      Socket socket = connected(plain, grant, address, until);
       String greeting = line(socket, until);
       if (!greeting.startsWith(GREETING)) {
         throw new IllegalArgumentException("its greeting is of another version");
@@ -398,7 +422,22 @@ public final class Guard {
       String answer = line(socket, until);
       until.leftMs(); // an answer that this process read long after its question counts for nothing
       return understood(grant, answer, ident);
+    } finally {
+      timer.cancel();
     }
+  }
+
+  private static TimerTask closing(Socket socket) {
+    return new TimerTask() {
+      @Override
+      public void run() {
+        try {
+          socket.close();
+        } catch (IOException exc) {
+          LOG.fine("a socket cannot be closed: " + exc);
+        }
+      }
+    };
   }
 
   private static Answer understood(Grant grant, String line, String ident) throws GeneralSecurityException {
@@ -410,8 +449,6 @@ public final class Guard {
     String body = line.substring(space + 1);
     Map<String, Object> answer = Json.read(body);
     Object word = answer.get("word");
-    Object token = answer.get("token");
-    Object why = answer.get("why");
     if (!MessageDigest.isEqual(bytes(proof), bytes(mac(grant.nonce, "answer", body)))
         && !"refused".equals(word) && !"unknown".equals(word)) { // a listener may not know the nonce
       throw new IllegalArgumentException("its answer has no proof of the nonce");
@@ -420,13 +457,10 @@ public final class Guard {
     if (!ident.equals(answer.get("id")) && (answer.get("id") != null || !"refused".equals(word))) {
       throw new IllegalArgumentException("its answer is to another question");
     }
-    if (!WORDS.contains(word) || !(token instanceof Long) || !(why instanceof String)) {
-      throw new IllegalArgumentException("its answer says nothing that is known here");
-    }
-    return new Answer((String) word, (Long) token, (String) why);
+    return Answer.of(answer);
   }
 
-  private static Socket connected(Grant grant, String address, Deadline until)
+  private static Socket connected(Socket plain, Grant grant, String address, Deadline until)
       throws IOException, GeneralSecurityException {
     int end = address.indexOf("://");
     int colon = address.lastIndexOf(':');
@@ -436,23 +470,17 @@ public final class Guard {
     }
     String host = address.substring(end + 3, colon).replaceAll("[\\[\\]]", "");
     int port = Integer.parseInt(address.substring(colon + 1));
-    Socket plain = new Socket();
-    try {
-      plain.connect(new InetSocketAddress(host, port), until.leftMs());
-      if (scheme.equals("tcp")) {
-        return plain;
-      }
-      SSLSocket secure = (SSLSocket) context(grant).getSocketFactory().createSocket(plain, host, port, true);
-      SSLParameters parameters = secure.getSSLParameters();
-      parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the certificate must be that host's
-      secure.setSSLParameters(parameters);
-      secure.setSoTimeout(until.leftMs());
-      secure.startHandshake();
-      return secure;
-    } catch (IOException | GeneralSecurityException | RuntimeException exc) {
-      plain.close();
-      throw exc;
+    plain.connect(new InetSocketAddress(host, port), until.leftMs());
+    if (scheme.equals("tcp")) {
+      return plain;
     }
+    SSLSocket secure = (SSLSocket) context(grant).getSocketFactory().createSocket(plain, host, port, true);
+    SSLParameters parameters = secure.getSSLParameters();
+    parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the certificate must be that host's
+    secure.setSSLParameters(parameters);
+    secure.setSoTimeout(until.leftMs());
+    secure.startHandshake();
+    return secure;
   }
 
   private static SSLContext context(Grant grant) throws IOException, GeneralSecurityException {

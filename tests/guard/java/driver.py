@@ -24,13 +24,19 @@ def compiled(directory: Path) -> Path:
     return directory
 
 
-def ask(
+def started(
     classes: Path, *words: str, environ: Mapping[str, str] | None = None, conf: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run the driver. ``conf``: of Spark, which the JVM of a driver on a cluster has as its system properties."""
+) -> subprocess.Popen[str]:
+    """Start the driver. ``conf``: of Spark, which the JVM of a driver on a cluster has as its system properties."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     properties = [f"-D{name}={value}" for name, value in (conf or {}).items()]
-    return subprocess.run(
-        ["java", "-XX:TieredStopAtLevel=1", *properties, "-cp", str(classes), "Asks", *words],
-        env={**env, **(environ or {})}, capture_output=True, text=True, check=False, timeout=JAVA_LIMIT_S,
-    )  # fmt: skip
+    command = ["java", "-XX:TieredStopAtLevel=1", *properties, "-cp", str(classes), "Asks", *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env={**env, **(environ or {})}, stdout=pipe, stderr=pipe, text=True)
+
+
+def ask(classes: Path, *words: str, **about: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """The same, and wait for its end."""
+    with started(classes, *words, **about) as driver:
+        said, log = driver.communicate(timeout=JAVA_LIMIT_S)
+    return subprocess.CompletedProcess(words, driver.returncode, said, log)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -187,3 +189,29 @@ def test_a_driver_that_is_adopted_while_it_commits_commits_for_who_adopted_it(
     holders = [json.loads(line.split(b" ", 3)[3])["holder"] for line in adopted.heard]
     assert (done.returncode, holders) == (0, [0, 5, 9]), done.stderr
     assert (none.returncode, len(backwards.heard)) == (1, 2), "it does not ask for ever"
+
+
+def test_who_says_a_byte_now_and_then_before_a_certificate_does_not_hold_the_driver(classes: Path) -> None:
+    class Said:
+        run, attempt, token, nonce = RUN, 0, 5, NONCE
+
+    sent: list[int] = []
+
+    def dribble(listener: socket.socket) -> None:
+        sock, _ = listener.accept()
+        with sock, contextlib.suppress(OSError):
+            sock.recv(4096)
+            for one in b"\x16\x03\x03\x3f\x00\x02" + bytes(100):  # a long record of a handshake
+                sock.sendall(bytes([one]))
+                sent.append(one)
+                time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=dribble, args=(listener,), daemon=True)
+        thread.start()
+        done = ask(classes, "owner", "1", conf=conf_of(Said, f"tls://localhost:{port}"))
+        thread.join()
+
+    assert done.stdout == "false\n"
+    assert 0 < len(sent) < 106, "it hung up"

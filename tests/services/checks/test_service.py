@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import trio
 from msgspec import structs
-from structlog.testing import capture_logs
 from support.small_cluster import EPOCH, job
 
 from coordd.core.checks.check import Check, Use
@@ -426,60 +425,6 @@ def test_a_job_stays_suspended_while_nothing_is_known_and_not_for_ever(monkeypat
     place.mono += 10.0
     a.turn()
     assert OF_JOB + "sales" not in place.holds
-
-
-def test_a_change_is_told_once_and_jobs_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(monkeypatch)
-    own = Check(name="room", kind="disk", path="/", fail_after=2, then="abstain")
-    a = Machine(place, "a", own, sales=job())
-    with capture_logs() as logs:
-        for state in ("healthy", "unhealthy", "unhealthy", "unknown", "unknown"):
-            a.checks._take(own, Result(state, f"it is {state}"))
-            a.around()
-    assert [(event.state, event.before) for event in a.told] == [("healthy", "unknown"), ("unhealthy", "healthy")]
-    assert a.node.abstains_from == {"sales": "check room is unhealthy"}
-    assert [(line["event"], line["log_level"]) for line in logs] == [
-        ("check.changed", "info"), ("check.changed", "warning"), ("check.ignored", "warning"),
-    ]  # fmt: skip
-    [row] = a.checks.rows()
-    assert (row.state, row.standing.problem) == ("unhealthy", "it is unknown")
-    a.checks.use({})
-    a.around()
-    assert a.node.abstains_from == {}
-
-
-def test_the_next_checker_tells_of_a_change_from_what_the_one_before_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(monkeypatch)
-    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
-    trio.run(a.checks.look_now, SHARED)
-    a.around()
-    b.sees = "unhealthy"
-    trio.run(b.checks.look_now, SHARED)  # before it has looked around once
-    b.around()
-    b.sees = "healthy"
-    for _ in range(2):
-        trio.run(b.checks.look_now, SHARED)
-        b.around()
-    told = [[(event.before, event.state) for event in one.told] for one in (a, b)]
-    assert told == [[("unknown", "healthy")], [("healthy", "unhealthy"), ("unhealthy", "healthy")]]
-
-
-def test_a_change_is_told_although_another_node_becomes_the_checker_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(monkeypatch)
-    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
-    a.around()
-    trio.run(a.checks.look_now, SHARED)
-    swept = dict(place.holds)
-    place.mono += 1.0
-    trio.run(b.checks.look_now, SHARED)  # before a has looked around
-    a.around()
-    b.around()
-    assert [(event.before, event.state) for event in a.told + b.told] == [("unknown", "healthy")]
-    b.sees = "unhealthy"
-    trio.run(b.checks.look_now, SHARED)
-    b.node.drains.holds = {OF_CHECK + "api": Hold(by="b", note=swept[OF_CHECK + "api"].note)}
-    b.around()
-    assert [event.state for event in b.told] == ["unhealthy"], "what was swept before says nothing"
 
 
 def test_a_report_counts_beside_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,131 @@
+"""Changes of checks are told once: by the node that looks, when it has written them, whatever comes between."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from support.small_cluster import job
+
+from coordd.core.checks.check import Check, Use
+from coordd.core.checks.state import Result
+from coordd.core.ledger.rows import OF_CHECK, OF_REPORTED, Hold
+from coordd.core.ready import Now
+from services.checks.test_service import SHARED, Machine, Place
+
+
+def test_a_change_is_told_once_and_jobs_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    own = Check(name="room", kind="disk", path="/", fail_after=2, then="abstain")
+    a = Machine(place, "a", own, sales=job())
+    with capture_logs() as logs:
+        for state in ("healthy", "unhealthy", "unhealthy", "unknown", "unknown"):
+            a.checks._take(own, Result(state, f"it is {state}"))
+            a.around()
+    assert [(event.state, event.before) for event in a.told] == [("healthy", "unknown"), ("unhealthy", "healthy")]
+    assert a.node.abstains_from == {"sales": "check room is unhealthy"}
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("check.changed", "info"), ("check.changed", "warning"), ("check.ignored", "warning"),
+    ]  # fmt: skip
+    [row] = a.checks.rows()
+    assert (row.state, row.standing.problem) == ("unhealthy", "it is unknown")
+    a.checks.use({})
+    a.around()
+    assert a.node.abstains_from == {}
+
+
+def test_the_next_checker_tells_of_a_change_from_what_the_one_before_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
+    trio.run(a.checks.look_now, SHARED)
+    a.around()
+    b.sees = "unhealthy"
+    trio.run(b.checks.look_now, SHARED)  # before it has looked around once
+    b.around()
+    b.sees = "healthy"
+    for _ in range(2):
+        trio.run(b.checks.look_now, SHARED)
+        b.around()
+    told = [[(event.before, event.state) for event in one.told] for one in (a, b)]
+    assert told == [[("unknown", "healthy")], [("healthy", "unhealthy"), ("unhealthy", "healthy")]]
+
+
+def test_a_change_is_told_although_another_node_becomes_the_checker_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
+    a.around()
+    trio.run(a.checks.look_now, SHARED)
+    swept = dict(place.holds)
+    place.mono += 1.0
+    trio.run(b.checks.look_now, SHARED)  # before a has looked around
+    a.around()
+    b.around()
+    assert [(event.before, event.state) for event in a.told + b.told] == [("unknown", "healthy")]
+    b.sees = "unhealthy"
+    trio.run(b.checks.look_now, SHARED)
+    b.node.drains.holds = {OF_CHECK + "api": Hold(by="b", note=swept[OF_CHECK + "api"].note)}
+    b.around()
+    assert [event.state for event in b.told] == ["unhealthy"], "what was swept before says nothing"
+
+
+def changes(machine: Machine) -> list[tuple[str, str]]:
+    return [(event.before, event.state) for event in machine.told]
+
+
+def test_a_sweep_between_the_two_words_on_a_bad_check_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a = Machine(place, "a", SHARED, sales=job(uses=(Use("api", "suspend"),)))
+    trio.run(a.checks.look_now, SHARED)
+    swept: dict[str, Hold] = {}
+    place.meanwhile = lambda: swept.update(place.holds)
+    a.sees = "unhealthy"
+    trio.run(a.checks.look_now, SHARED)
+    for holds in (swept, place.holds):
+        a.node.drains.holds = holds
+        a.around()
+    assert changes(a) == [("unknown", "healthy"), ("healthy", "unhealthy")]
+
+
+def test_changes_are_told_whatever_the_clocks_of_the_nodes_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(monkeypatch)
+    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
+    ahead_s = {a: 3600.0, b: 300.0}
+    for node in (a, b):
+        node.now = lambda node=node: Now(place.mono, place.wall + ahead_s[node])  # type: ignore[method-assign,misc]  # it is one node
+    for node in (a, b):
+        for node.sees in ("healthy", "unhealthy"):
+            trio.run(node.checks.look_now, SHARED)
+            node.around()
+        ahead_s[node] = 0.0  # its clock is set right
+        for node.sees in ("healthy", "unhealthy"):
+            trio.run(node.checks.look_now, SHARED)
+            node.around()
+    there_and_back = [("healthy", "unhealthy"), ("unhealthy", "healthy")]
+    assert changes(a) == [("unknown", "healthy"), *there_and_back, there_and_back[0]]
+    assert changes(b) == [there_and_back[1], *there_and_back, there_and_back[0]]
+
+
+@pytest.mark.parametrize("told_by_the_dead_one", [True, False])
+def test_a_report_is_told_by_one_checker_also_if_it_came_while_there_was_none(
+    told_by_the_dead_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(monkeypatch)
+    a, b = Machine(place, "a", SHARED), Machine(place, "b", SHARED)
+    trio.run(a.checks.look_now, SHARED)
+    for node in (a, b):
+        node.around()
+    place.mono += 5.0
+    place.holds[OF_REPORTED + "api"] = Hold(by="nagios", at=place.wall, note="insecure somebody is in")
+    if told_by_the_dead_one:
+        a.around()
+        trio.run(a.checks.look_now, SHARED)
+    b.around()
+    place.mono += 60.0
+    for _ in range(2):
+        trio.run(b.checks.look_now, SHARED)
+        b.around()
+    del place.holds[OF_REPORTED + "api"]
+    b.around()
+    told = [("healthy", "insecure")]
+    assert changes(a)[1:] == (told if told_by_the_dead_one else [])
+    assert changes(b) == [*([] if told_by_the_dead_one else told), ("insecure", "healthy")]
