@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from system.lab.cluster import CallError, Node, cluster_of
 from system.lab.processes import until
+from system.test_policies import pretend_to_have_been_down
 
 
 def told(log: str, run: str) -> list[tuple[str, str]]:
@@ -52,6 +54,32 @@ def test_why_tells_of_a_node_that_died_until_another_takes_over() -> None:
             ("info", "run.succeeded"),
         ]
         until(lambda: told(other.log(), "long#1") == wanted, why="the log of the node that took over tells it")
+
+
+@pytest.mark.parametrize(("misfire", "more"), [("skip", {}), ("once", {"start_within": "1m"})])
+def test_last_nights_fire_time_that_nobody_launched_is_told_at_once(misfire: str, more: dict[str, Any]) -> None:
+    """Whoever asks in the morning asks about the job. The ledger hears of it with the next run: a day later."""
+    missed_at = time.time() - 300.0
+    daily = time.strftime("%M %H * * *", time.gmtime(missed_at))
+    with cluster_of(1) as cluster:
+        cluster.job("nightly", "sleep", 0, schedule=daily, misfire=misfire, **more)
+        cluster.start()
+        (node,) = cluster.nodes
+        until(lambda: node.call("ledger.status")["jobs"] == 1, why="the ledger knows the job")
+        node.kill()
+        pretend_to_have_been_down(cluster, 600.0)
+        node.start()
+        fire = time.strftime("%Y-%m-%dT%H:%M:00Z", time.gmtime(missed_at))
+        until(lambda: fire in node.why("nightly"), why="it is told")
+        said = node.why("nightly")
+        decision = node.call("job.fires", name="nightly")[-1]
+        assert decision["reason"] in said
+        assert decision["decision"] == {"skip": "skipped", "once": "missed"}[misfire]
+        node.call("run.trigger", job="nightly", id="by-hand")
+        cluster.becomes("nightly#by-hand", "success")
+        told = f"Its fire time {fire} was {decision['decision']}: {decision['reason']}."
+        assert told in node.why("nightly"), "a run by hand does not hide it"
+        assert not cluster.starts(f"nightly@{fire}")
 
 
 def test_a_job_that_was_removed_with_runs_waiting_is_explained() -> None:

@@ -61,7 +61,8 @@ class Answering:
         held = self._node.pursuits.running.get(run)
         over = held is None or held[0] != attempt
         if not path:
-            raise RefusedError(f"{self._node.hostname} has no log of {run}/{attempt}", kind="no_log")
+            hint = "a command of `coordd exec` writes to the terminal of its caller; old logs are removed"
+            raise RefusedError(f"{self._node.hostname} has no log of {run}/{attempt}", kind="no_log", hint=hint)
         try:
             with trio.move_on_after(READ_S):
                 piece = await trio.to_thread.run_sync(

@@ -176,12 +176,16 @@ class Explanations(FireMethods):
             around or self._around(),
             holder=holder,
             absent=absent,
-            obstacles=self._obstacles(row, no_file, stop),
+            obstacles=self._obstacles(row, no_file, stop, of_job=around is not None),
         )
         return said + lineal.rerun_told(run, row, node.drains.holds), timeline.of_run(row, attempts, stop)
 
-    def _obstacles(self, row: Row | None, no_file: bool, stop: Stop | None) -> Obstacles:
-        """What prevents the launch of a run, beside the surroundings."""
+    def _obstacles(self, row: Row | None, no_file: bool, stop: Stop | None, *, of_job: bool) -> Obstacles:
+        """What prevents the launch of a run, beside the surroundings. ``of_job``: as a part of what is said of its job,
+        which tells what concerns all of its runs.
+        """
+        if of_job:
+            return self._obstacles(row, no_file, None, of_job=False)._replace(drained={}, breaker="")
         if row is None or run_fault(row):
             return Obstacles(no_file, stop, self._drained(""))
         node = self._driver.node
@@ -219,9 +223,7 @@ class Explanations(FireMethods):
             fire = await self.decision(run, looks=caller.role <= VIEWER)
         except UnavailableError:
             return None
-        if fire is not None and caller.role <= VIEWER:
-            fire = fire._replace(reason=disclosure.reason(fire.reason))
-        return fire
+        return self._as_seen(fire, caller)
 
     async def _absent_group(self, run: str) -> Absent | None:
         """What the rows of a group's members tell of it. None: the run is not a group, or none of them has a row."""
@@ -294,8 +296,9 @@ class Explanations(FireMethods):
         if job is None:
             others = [m.hostname for m in node.members.values() if self._has_other_jobs(m.jobs_digest)]
             problem = problems[0] if problems else ""
-            return why.why_no_job(name, problem, rows, sorted(others), self._like(name), around), []
-        # the surroundings are explained only once
+            last_word, steps = await self._why_run(rows[0].run, caller, CALM) if rows else ("", [])
+            return why.why_no_job(name, problem, rows, sorted(others), self._like(name), around, last_word), steps
+        # what concerns the whole job is explained only once
         last_word, last_steps = await self._why_run(rows[0].run, caller, CALM) if rows else ("", [])
         stop = (await self._stopped()).get(name)
         steps = (
@@ -316,8 +319,24 @@ class Explanations(FireMethods):
             self._breaker(name),
             lineal.sentence(name, node.following.waiting(name, self._ledger_wall())),
             self._bad_checks(job),
+            await self._passed(job, rows, caller),
         )
         return said, sorted(steps, key=lambda step: step.at)
+
+    async def _passed(self, job: Job, rows: list[Row], caller: Caller) -> Fire | None:
+        """The newest fire time, if nobody launched it and the last run is another; None while the ledger is away."""
+        try:
+            fire = await self.newest_not_launched(job)
+        except UnavailableError:
+            return None
+        is_last = fire is not None and rows and fire.run == rows[0].run
+        return None if is_last else self._as_seen(fire, caller)
+
+    @staticmethod
+    def _as_seen(fire: Fire | None, caller: Caller) -> Fire | None:
+        if fire is not None and caller.role <= VIEWER:
+            return fire._replace(reason=disclosure.reason(fire.reason))
+        return fire
 
     def _bad_checks(self, job: Job) -> list[str]:
         """The checks of a job that are not good; checks/methods.py knows them."""

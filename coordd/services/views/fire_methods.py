@@ -81,7 +81,19 @@ class FireMethods(CoreMethods):
         first = math.nextafter(dues[0].due, -math.inf) if dues else max(begin, 0.0) - job.offset_s
         last = max(dues[-1].due if dues else 0.0, end + job.offset_s)
         known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, limit))
-        return fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)[-limit:]
+        found = fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)[-limit:]
+        return [self._seen(job, fire) for fire in found]
+
+    def _seen(self, job: Job, fire: Fire) -> Fire:
+        """With what this node knows of it, and the ledger does not yet."""
+        here = self._driver.passed_over(job.name, fire.due) if not (fire.decision or fire.run) else ""
+        return fires.passed_over(fire, here) if here else fire
+
+    async def newest_not_launched(self, job: Job) -> Fire | None:
+        """The newest fire time, if it is decided that nobody launches it. Raises UnavailableError."""
+        found = await self._fires(job, -math.inf, math.inf, 1, looks=False) if job.schedule is not None else []
+        others = ("", fires.LAUNCHED, fires.BLACKOUT)
+        return found[-1] if found and found[-1].decision not in others else None
 
 
 def _known(ledger: Ledger, job: str, decided: Decided, first: float, last: float, limit: int) -> Known:

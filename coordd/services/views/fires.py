@@ -149,6 +149,11 @@ def counted(found: Iterable[Fire]) -> dict[str, int]:
     return counts
 
 
+def passed_over(fire: Fire, decision: str) -> Fire:
+    """The same, as a node has decided. The ledger hears of it with the next run of the job: perhaps a day later."""
+    return fire._replace(decision=decision, reason=_STRETCHES[decision][1])
+
+
 def _fire(job: Job, due: float, known: Known, identity_from: float, now: float, *, blackout: bool) -> Fire:
     at = fire_time(job, due, identity_from)
     run = scheduled_run(job.name, at)

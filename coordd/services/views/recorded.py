@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from coordd.core.ledger.sound import printable
 from coordd.core.names import host_of
+from coordd.core.visible import visible
 from coordd.core.wire.events import RunOutcome
 from coordd.services.views.timeline import Step
 
@@ -128,4 +128,4 @@ def _control(record: Mapping[str, Any], rest: str) -> str:
 
 
 def _short(text: str) -> str:
-    return printable(text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 3]}...")
+    return visible(text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 3]}...")

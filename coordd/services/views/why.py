@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from coordd.core.election import Election
-from coordd.core.jobs.job import Job, iso, job_of, unpinned
+from coordd.core.jobs.job import EXEC_DIGEST, Job, iso, job_of, unpinned
 from coordd.core.ledger.breaker.text import PREVENTED_BY
 from coordd.core.ledger.fires import COALESCED
 from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill, is_rerun
@@ -348,16 +348,32 @@ def _absent(about: Absent) -> str:
 
 def _decided(fire: Fire) -> str:
     """What became of a fire time whose run has no row."""
-    into = f" into {fire.run}" if fire.decision == COALESCED and fire.run else ""
-    return f"it was a fire time of the job, due {_at(fire.due)}, and was {fire.decision}{into}: {fire.reason}."
+    return f"it was a fire time of the job, due {_at(fire.due)}, and was {_word(fire)}: {fire.reason}."
+
+
+def not_launched(fire: Fire) -> str:
+    """For the job of such a fire time."""
+    return f"Its fire time {iso(fire.fire_at)} was {_word(fire)}: {fire.reason}."
+
+
+def _word(fire: Fire) -> str:
+    return fire.decision + (f" into {fire.run}" if fire.decision == COALESCED and fire.run else "")
 
 
 def why_no_job(
-    name: str, problem: str, rows: list[Row], others: list[str], like: str, around: Surroundings = CALM
+    name: str,
+    problem: str,
+    rows: list[Row],
+    others: list[str],
+    like: str,
+    around: Surroundings = CALM,
+    last_word: str = "",
 ) -> str:
     """A job that this node does not have; it may still have runs. ``others``: nodes whose job files differ."""
     if problem:
         parts = [f"{name} does not run on this node: its file is wrong. {problem}"]
+    elif rows and rows[0].digest.startswith(EXEC_DIGEST):
+        parts = [f"{name} is a job of `coordd exec` or coordd.single: it has no file, and runs where it is called."]
     else:
         meant = f" Did you mean {like}?" if like and not rows else ""
         parts = [f"This node has no job {name!r}: there is no such file in its jobs directory.{meant}"]
@@ -379,7 +395,7 @@ def why_no_job(
             "otherwise the ledger ends them as missed, each after its start_within."
         )
     elif rows and not active:
-        parts.append(f"Its last run: {rows[0].run} is {rows[0].state}.")
+        parts.append(f"Last: {last_word}" if last_word else f"Its last run: {rows[0].run} is {rows[0].state}.")
     return " ".join(parts + around.sentences())
 
 
@@ -396,8 +412,11 @@ def why_job(
     breaker: str = "",
     awaits: str = "",
     checks: Sequence[str] = (),
+    passed: Fire | None = None,
 ) -> str:
-    """What delays a job's next run. ``awaits``: what waits for which parents; ``late``: why a success is overdue."""
+    """What delays a job's next run. ``awaits``: what waits for which parents; ``late``: why a success is overdue;
+    ``passed``: a fire time after the last run that nobody launches.
+    """
     name = job.name
     parts = around.sentences()
     if late:
@@ -424,24 +443,33 @@ def why_job(
         parts.append(f"Last: {last_word}")
     elif not around.ledger_error:
         parts.append(f"{name} has never run.")
+    if passed is not None:
+        parts.append(not_launched(passed))
+    absent = [parent for parent in job.after.jobs if parent not in node.jobs] if job.after is not None else []
+    if absent:
+        parts.append(f"This node has no job {', '.join(absent)}, after which it runs: another node must have it.")
     if awaits:
         parts.append(awaits)
+    parts.append(_next_time(job, next_at, stop))
+    return " ".join(parts)
+
+
+def _next_time(job: Job, next_at: float | None, stop: Stop | None) -> str:
+    """When it runs next, or what it waits for."""
     if not job.enabled:
-        parts.append("It is held: its job file says enabled = false, so nothing launches it.")
-    elif next_at is not None and stop is not None:
-        parts.append(
+        return "It is held: its job file says enabled = false, so nothing launches it."
+    if next_at is not None and stop is not None:
+        return (
             f"Its next time is {iso(next_at)}: it starts only if the suspension ends before that, or at most "
             f"{job.start_within_s:.0f} s after it."
         )
-    elif next_at is not None:
-        parts.append(f"Next: {iso(next_at)}.")
-    elif job.after is not None:
-        parts.append(lineal.relation(job))
-    elif job.schedule is None:
-        parts.append("It has no schedule: it runs when somebody triggers it.")
-    else:
-        parts.append("Its schedule has no further fire time.")
-    return " ".join(parts)
+    if next_at is not None:
+        return f"Next: {iso(next_at)}."
+    if job.after is not None:
+        return lineal.relation(job)
+    if job.schedule is None:
+        return "It has no schedule: it runs when somebody triggers it."
+    return "Its schedule has no further fire time."
 
 
 def stopped(job: str, stop: Stop) -> str:
@@ -511,4 +539,4 @@ def _before(attempts: list[AttemptRow], row: Row) -> str:
 
 
 def _at(at: float) -> str:
-    return iso(round(at)) if at else "no time"
+    return iso(int(at)) if at else "no time"  # the second that other views show

@@ -12,6 +12,7 @@ import pytest
 from support.small_cluster import Lone, job
 
 from coordd.core.breaker import Breaker
+from coordd.core.jobs.job import EXEC_DIGEST, After
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import NEVER, NEW_RULES, AttemptNumber, Policy
 from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
@@ -195,6 +196,22 @@ def test_a_removed_job_tells_of_the_runs_that_it_left() -> None:
     assert "This node has no job 'j'" in why_run(
         "j#1", row("pending"), [], None, None, obstacles=Obstacles(no_file=True)
     )
+
+
+def test_a_job_of_coordd_exec_has_no_file_and_its_last_run_is_explained() -> None:
+    last = row("failure")
+    last.digest = f"{EXEC_DIGEST}1"
+    said = why_no_job("lock", "", [last], [], "", last_word="lock#1 failed on a.")
+    assert said == (
+        "lock is a job of `coordd exec` or coordd.single: it has no file, and runs where it is called. Last: lock#1 "
+        "failed on a."
+    )
+
+
+def test_a_parent_that_is_not_here_is_named() -> None:
+    known = Lone(job("sales")).ready().node
+    child = job("child", after=After(("sales", "nosuch")))
+    assert "This node has no job nosuch, after which it runs" in why_job(child, None, None, None, "", known)
 
 
 # ---- node list

@@ -72,7 +72,7 @@ def said(found: Row | None, attempts: list[AttemptRow] | None = None, **more: An
 
 def test_it_ran() -> None:
     ran = row("success", node="edge-1.10", started_at=DUE + 1.0, ended_at=DUE + 61.5)
-    assert said(ran) == f"{RUN} succeeded on edge-1 at 2027-01-15T08:01:02Z after 60.5 s."
+    assert said(ran) == f"{RUN} succeeded on edge-1 at 2027-01-15T08:01:01Z after 60.5 s."
 
 
 def test_it_overlapped() -> None:

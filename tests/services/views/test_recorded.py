@@ -48,6 +48,7 @@ def test_what_people_did_is_told_of_this_run_alone() -> None:
     records = [
         control(RUN, reason="wrong input"),
         control(f"{RUN}/0: nobody needs it", method="deadletter.discard"),
+        control(RUN, reason="größe ✓ \x1b[2J"),
         control("sales#12"),
         control("sales"),
         control(RUN, outcome="refused", method="run.revoke"),
@@ -55,6 +56,7 @@ def test_what_people_did_is_told_of_this_run_alone() -> None:
     assert [(step.what, step.detail) for step in recorded.steps(records, RUN)] == [
         ("run.cancel", "by ann (1001): wrong input"),
         ("deadletter.discard", "by ann (1001): nobody needs it"),
+        ("run.cancel", "by ann (1001): größe ✓ \\x1b[2J"),
         ("run.revoke", "refused, by ann (1001)"),
     ]
 
