@@ -329,7 +329,6 @@ class Daemon:
             if problem:
                 log.error(event, reason=problem)
         self._take_jobs(self.jobs.jobs, now)
-        node.cannot_launch(self.builder.problems())
         kept, unread = self._alarms.load()
         if unread:
             log.error("alarms.not_readable", reason=unread)
@@ -471,12 +470,13 @@ class Daemon:
         """These are the definitions from now on."""
         self.jobs = jobs
         self._log_problems(jobs)
-        self.node.cannot_launch(self.builder.problems())
         self.driver.feed(self._take_jobs, jobs.jobs)
 
     def _take_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """The node uses these job files, and keeps the definitions for its next life."""
-        self.node.set_jobs({**jobs, **self.observing.hook_jobs(self.config, jobs)}, now)
+        wanted = {**jobs, **self.observing.hook_jobs(self.config, jobs)}
+        self.node.cannot_launch(self.builder.problems(wanted))
+        self.node.set_jobs(wanted, now)
         try:
             self._job_definitions.save(self.node.rulebook.definitions.kept())
         except UnavailableError as exc:  # a later reload tries again; until then an earlier file is there

@@ -412,12 +412,14 @@ class LaunchBuilder:
             spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file, self.archives_directory
         )
 
-    def problems(self) -> dict[str, str]:
-        """Why this node cannot start some of its jobs: spark-submit or Java missing, a program that does not exist."""
+    def problems(self, jobs: Mapping[str, Job] | None = None) -> dict[str, str]:
+        """Why this node cannot start some of these jobs (None: its own): spark-submit or Java missing, a program that
+        does not exist.
+        """
         found: dict[str, str] = {}
         of_spark: dict[object, str] = {}  # most jobs are alike: each kind is checked once
         units = Units(self.config.node.units)
-        for name, job in self._node.jobs.items():
+        for name, job in (self._node.jobs if jobs is None else jobs).items():
             absent = units.problem(job) or absent_file(job)
             if absent:
                 found[name] = absent

@@ -82,6 +82,18 @@ def test_last_nights_fire_time_that_nobody_launched_is_told_at_once(misfire: str
         assert not cluster.starts(f"nightly@{fire}")
 
 
+def test_a_job_that_this_node_cannot_start_says_so_as_soon_as_it_is_loaded() -> None:
+    with cluster_of(1) as cluster:
+        cluster.start()
+        (node,) = cluster.nodes
+        node.call("job.list")
+        cluster.job_file("absent", '[command]\nargv = ["/opt/absent.sh"]\n')
+        node.call("reload")
+        (job,) = node.call("job.list")
+        assert "/opt/absent.sh" in job["problems"][0]
+        assert "This node cannot start it" in node.why("absent")
+
+
 def test_a_job_that_was_removed_with_runs_waiting_is_explained() -> None:
     with cluster_of(1) as cluster:
         (node,) = cluster.nodes
