@@ -18,7 +18,7 @@ from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, holding, instant, job, node, pool, seconds
 from coordd.cli.ledger import ledger
 from coordd.cli.nested.group import NestedTop
-from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, asked, say
+from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, Finite, asked, say
 from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
@@ -294,12 +294,7 @@ def _subscribed(params: dict[str, Any], follow: bool) -> Any:
 
 @program.command("watch")
 @click.option(
-    "--interval",
-    "-n",
-    type=click.FloatRange(0.1, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two refreshes.",
+    "--interval", "-n", type=Finite(0.1, 3600), default=1.0, show_default=True, help="Seconds between two refreshes."
 )
 def watch(interval: float) -> None:
     """Nodes, active runs and recent events, refreshed all the time; q or Ctrl-C ends it."""
