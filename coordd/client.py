@@ -71,6 +71,9 @@ class Method(Generic[P, T]):
 
         def ask(*args: Any, **params: Any) -> Any:
             given = self._signature.bind(None, *args, **params).arguments
+            if given.get("id") == "":  # an older daemon takes it for a missing one
+                message = f'{self._name}: id: expected an id, found ""; leave it out, or give None, if none is meant'
+                raise RefusedError(message, kind="invalid_params")
             named = {name.removesuffix("_"): value for name, value in list(given.items())[1:] if value is not None}
             return caller.call(self._name, **named)
 

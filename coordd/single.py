@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -54,10 +55,14 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
         skip: bool = False,
         socket: str = "",
     ) -> None:
-        """The options of `coordd exec`. ``lease`` in seconds. Raises ValueError for more than one key."""
+        """The options of `coordd exec`. ``lease`` in seconds; 0: the cluster's.
+
+        Raises TypeError, or ValueError for an empty key, more than one key, or a lease that is not a length.
+        """
         keys = {how: what for how, what in (("tick", tick), ("every", every), ("id", id)) if what is not None}
-        if len(keys) > 1:
-            raise ValueError("expected one of tick, every and id")
+        _check_texts({"name": name, **keys, "timezone": timezone, "socket": socket})
+        _check_keys(keys)
+        _check_lease(lease)
         ((how, what),) = keys.items() or ((LOCK, ""),)
         self._asking = functools.partial(
             Asking, name, how, what, timezone=timezone, lease_s=lease, wait=wait, socket=socket
@@ -159,6 +164,32 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
             raise NotElectedError(asking.why or f"{self._name} is not run here")
         self._held = held
         return held
+
+
+def _check_texts(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if not isinstance(value, str):
+            found = f"found {value!r:.80} ({type(value).__name__})"
+            raise TypeError(f"single: {name}: expected a text, {found}: write it in quotes, or use str()")
+
+
+def _check_keys(keys: dict[str, str]) -> None:
+    if len(keys) > 1:
+        found = " and ".join(keys)
+        raise ValueError(f"single: expected one of tick, every and id, found {found}: leave out all but one")
+    for name, value in keys.items():
+        if not value:  # with a random id each call would be another run
+            raise ValueError(f'single: {name}: expected a text, found ""; leave it out for a lock')
+
+
+def _check_lease(lease: Any) -> None:
+    if isinstance(lease, bool) or not isinstance(lease, (int, float)):
+        found = f"found {lease!r:.80} ({type(lease).__name__})"
+        raise TypeError(f"single: lease: expected a number of seconds, {found}")
+    if lease != 0 and not 0 < lease < math.inf:
+        raise ValueError(
+            f"single: lease: expected a number of seconds above 0, found {lease}; leave it out for the cluster's"
+        )
 
 
 def _start(asking: Asking) -> Held | None:

@@ -18,7 +18,7 @@ from coordd.cli.client import is_subscription, not_running
 from coordd.cli.jobs import complete_jobs, complete_runs, drained, election, holding, instant, job, node, pool, seconds
 from coordd.cli.ledger import ledger
 from coordd.cli.nested.group import NestedTop
-from coordd.cli.options import EXIT_FAILED, JSONL, TABLE, Failed, asked, say
+from coordd.cli.options import EXIT_FAILED, JSON, JSONL, TABLE, Failed, Finite, asked, say
 from coordd.cli.plan import plan
 from coordd.cli.revisions.commands import config
 from coordd.cli.runs import run
@@ -174,7 +174,11 @@ def doctor(context: click.Context) -> None:
 @click.option("--drain", is_flag=True, help="First take no new runs, and wait until those of this node have ended.")
 @click.option("--timeout", metavar="DURATION", callback=seconds, help="With --drain: exit 124 after waiting this long.")
 def reload(drain: bool, timeout: float | None) -> None:
-    """Read configuration and job files again. If one problem is found, nothing changes."""
+    """Read configuration and job files again.
+
+    Refused for a wrong configuration or a wrong file of a job that is loaded: then nothing changes. A wrong new file
+    only disables its own job.
+    """
     if timeout is not None and not drain:
         raise click.UsageError("--timeout says how long to wait for --drain: give both, or none")
     if not drain or asked().call("status").get("drained"):  # a drain of somebody else stays
@@ -266,7 +270,10 @@ def audit(context: click.Context, since: float | None, limit: int) -> None:
 @click.option("--heartbeats", is_flag=True, help="Show heartbeats too.")
 @click.option("--limit", "-n", type=click.IntRange(0, 2000), help="How many past events [default: 100, with -f 10].")
 def events(follow: bool, types: tuple[str, ...], heartbeats: bool, limit: int | None) -> None:
-    """The events that nodes send to each other, as this node hears them; heartbeats only on request."""
+    """The events that nodes send to each other, as this node hears them; heartbeats only on request.
+
+    With -f, json is one object a line, as jsonl.
+    """
     from coordd.cli.show.brief import event_text
 
     ask = asked()
@@ -275,11 +282,16 @@ def events(follow: bool, types: tuple[str, ...], heartbeats: bool, limit: int | 
         params["types"] = list(types)
     elif not heartbeats:
         params["without"] = list(HEARTBEATS)
+    document: list[Any] | None = [] if ask.output == JSON and not follow else None
     for item in _subscribed(params, follow):
-        if "event" in item:
+        if "event" in item and document is not None:
+            document.append(item["event"])
+        elif "event" in item:
             ask.item(item["event"], event_text(item["event"]))
         elif "lost" in item:
             say(f"{item['lost']} events were lost: this reader is too slow")
+    if document is not None:
+        ask.show(document, lambda _: None)
 
 
 def _subscribed(params: dict[str, Any], follow: bool) -> Any:
@@ -294,12 +306,7 @@ def _subscribed(params: dict[str, Any], follow: bool) -> Any:
 
 @program.command("watch")
 @click.option(
-    "--interval",
-    "-n",
-    type=click.FloatRange(0.1, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two refreshes.",
+    "--interval", "-n", type=Finite(0.1, 3600), default=1.0, show_default=True, help="Seconds between two refreshes."
 )
 def watch(interval: float) -> None:
     """Nodes, active runs and recent events, refreshed all the time; q or Ctrl-C ends it."""

@@ -15,7 +15,7 @@ from coordd.cli.dev.command import dev
 from coordd.cli.history.command import history
 from coordd.cli.keys import keys
 from coordd.cli.nested.group import Nested
-from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_USAGE, Failed, failed, say
+from coordd.cli.options import EXIT_BAD_CONFIG, EXIT_BAD_JOB, EXIT_USAGE, Finite, Strict, failed, say
 from coordd.cli.setup.first import init
 from coordd.errors import CoorddError
 
@@ -44,7 +44,7 @@ def program() -> None:
     """Run every Spark job once, even when an edge node dies. The client is coordctl."""
 
 
-@program.command("run")
+@program.command("run", cls=Strict)
 @click.option("--config", metavar="FILE", help="coordd.toml (or COORDD_CONFIG) [default: /etc/coordd/coordd.toml].")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, envvar="COORDD_LOG_LEVEL")
 @click.pass_context
@@ -87,7 +87,7 @@ def _first(group: BaseExceptionGroup[CoorddError]) -> CoorddError:
     return cast("CoorddError", found)
 
 
-@program.command("check-config")
+@program.command("check-config", cls=Strict)
 @click.argument("file", required=False)
 @click.option(
     "--as-service",
@@ -119,13 +119,13 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
         click.echo(f"plug-ins: {', '.join(found.plug_ins)}")
 
 
-@program.command("exec", context_settings={"allow_interspersed_args": False})
+@program.command("exec", cls=Strict, context_settings={"allow_interspersed_args": False})
 @click.option("--job", metavar="NAME", required=True, help="The name of the run; a job file of that name may exist.")
 @click.option("--tick", metavar="CRON", help="Once per fire time of this cron line, in the cluster.")
 @click.option("--every", metavar="DURATION", help="Once per this duration, counted from 1970-01-01T00:00Z.")
 @click.option("--id", "ident", metavar="ID", help="Once per id.")
 @click.option("--timezone", metavar="ZONE", help="The time zone of --tick [default: CRON_TZ, TZ, this machine's].")
-@click.option("--lease", metavar="SECONDS", type=click.FloatRange(0, min_open=True), help="[default: the cluster's]")
+@click.option("--lease", metavar="SECONDS", type=Finite(0, min_open=True), help="[default: the cluster's]")
 @click.option("--wait", is_flag=True, help="Wait for the lock instead of exiting.")
 @click.option(
     "-E",
@@ -149,11 +149,13 @@ def exec_(context: click.Context, /, tick: str | None, every: str | None, ident:
 
     Exit codes: that of COMMAND; CODE if it was not run here; 69 no daemon; 77 not permitted; 2 usage.
     """
-    from coordd.once.command import Options, run as run_once
+    from coordd.once.command import Options, run as run_once, say as told
 
     keys = {how: what for how, what in (("tick", tick), ("every", every), ("id", ident)) if what is not None}
     if len(keys) > 1:
-        raise Failed("expected one of --tick, --every and --id", EXIT_USAGE)
+        given = " and ".join([f"--{how}" for how in keys])
+        told(f"expected one of --tick, --every and --id, found {given}: leave out all but one")
+        context.exit(EXIT_USAGE)
     options = Options()
     options.job, options.command, options.code = said["job"], list(said["command"]), said["code"]
     options.lease_s, options.wait, options.verbose = said["lease"] or 0.0, said["wait"], said["verbose"]

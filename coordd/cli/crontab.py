@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coordd.cli.options import EXIT_FAILED, EXIT_USAGE, Failed, say
+from coordd.cli.options import EXIT_FAILED, EXIT_USAGE, Failed, Strict, say
 
 if TYPE_CHECKING:
     from coordd.config.imported import File, Place, Plan
@@ -25,7 +25,7 @@ CRONTAB_S = 10.0
 _RUN_PART = re.compile(r"[A-Za-z0-9_-]+")
 
 
-@click.command("import-crontab")
+@click.command("import-crontab", cls=Strict)
 @click.argument("file", required=False)
 @click.option("--user", metavar="NAME", help="Import the crontab of this user instead of a FILE.")
 @click.option("--to", "directory", metavar="DIR", required=True, help="Where the job files go: a jobs directory.")

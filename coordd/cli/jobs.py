@@ -215,14 +215,19 @@ def job_show(name: str) -> None:
 def job_next(name: str, count: int) -> None:
     """When the job fires next, and the ids that its runs will have."""
 
-    def draw(fires: Any) -> None:
+    fires = asked().call("job.next", job=name, count=count)
+    if asked().output != TABLE:
+        asked().show(fires, lambda _: None)
+    else:
         from coordd.cli.show import tables
 
-        tables.draw(tables.FIRES, fires, f"{name} does not fire again: it has no schedule, or its end has passed.")
-
-    asked().show(asked().call("job.next", job=name, count=count), draw)
-    if asked().output == TABLE:
         shown = asked().call("job.show", job=name)
+        never = f"{name} does not fire again: its schedule has no further fire time."
+        tables.draw(
+            tables.FIRES,
+            fires,
+            never if shown.get("schedule") else f"{name} has no schedule: it does not fire by time.",
+        )
         if not shown.get("enabled", True):
             say(f"{name} is held: none of these starts until its job file says enabled = true")
         elif stopped := shown.get("suspended"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coordd.cli.options import EXIT_FAILED, Failed, failed, say
+from coordd.cli.options import EXIT_FAILED, Failed, Strict, failed, say
 from coordd.errors import CoorddError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def keys() -> None:
     """The keyring that signs the messages between the nodes."""
 
 
-@keys.command("new")
+@keys.command("new", cls=Strict)
 @click.option("--output", metavar="FILE", help="Path of the new file [default: the configuration's keyring].")
 def new(output: str | None) -> None:
     """Create a keyring with one new key. An existing file is never overwritten."""
@@ -52,7 +52,7 @@ def new(output: str | None) -> None:
     say(f"next: copy {path} to every node (mode 0600, owned by the daemon's user)")
 
 
-@keys.command("rotate")
+@keys.command("rotate", cls=Strict)
 @click.argument("file", required=False)
 def rotate(file: str | None) -> None:
     """Move the keyring one step on: a new key is accepted; it signs; the old one is retired.
@@ -87,7 +87,7 @@ def rotate(file: str | None) -> None:
     say(f"step {step.number} of 3; next: {step.next}")
 
 
-@keys.command("list")
+@keys.command("list", cls=Strict)
 @click.argument("file", required=False)
 def list_(file: str | None) -> None:
     """The keys with their states; never their secrets."""

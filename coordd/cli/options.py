@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from coordd.adapters.control_line import DEFAULT_SOCKET
 from coordd.cli.client import Client
 from coordd.core.visible import visible_json
 from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
+
+COMMANDLINE = ParameterSource.COMMANDLINE
 
 TABLE = "table"
 JSON = "json"
@@ -127,6 +131,36 @@ def failed(exc: CoorddError) -> Failed:
     return Failed(str(exc), code)
 
 
+class Finite(click.FloatRange):
+    """A range of numbers. click's own takes NaN, which is in no range, and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"expected a number in the range {self._describe_range()}, found {value}", param, ctx)
+        return number
+
+
+# Here an empty text is what it says: no note.
+MAY_BE_EMPTY = frozenset(("note",))
+
+
+class Strict(click.Command):
+    """A command that refuses an empty text. It is a shell variable without a value, and if the command took it for
+    an option that was not given, it would do something else: another run, another node, all alarms.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for parameter in [] if ctx.resilient_parsing else self.params:
+            name = parameter.name or ""
+            source = ctx.get_parameter_source(name)
+            if ctx.params.get(name) == "" and source is COMMANDLINE and name not in MAY_BE_EMPTY:
+                how = "give one" if parameter.required else "give one, or leave it out"
+                raise click.BadParameter(f'expected a text, found ""; {how}', ctx, parameter)
+        return rest
+
+
 def _set_socket(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         context.ensure_object(Asked).socket = value
@@ -152,7 +186,7 @@ def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
     timeout = click.Option(
         ["--timeout"],
         metavar="SECONDS",
-        type=click.FloatRange(0, 86_400, min_open=True),
+        type=Finite(0, 86_400, min_open=True),
         expose_value=False,
         callback=_set_timeout,
         is_eager=True,
@@ -179,7 +213,7 @@ def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
     ]
 
 
-class Command(click.Command):
+class Command(Strict):
     """A command that accepts the shared options too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

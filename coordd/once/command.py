@@ -65,7 +65,9 @@ def parsed(args: "list[str]") -> "Options | None":
         found.code = int(said.get("-E", str(EXIT_NOT_RUN)))
     except (KeyError, ValueError):
         return None
-    if not found.command or len(keys) > 1 or not 0 <= found.code <= 255 or ("--lease" in said and found.lease_s <= 0):
+    if not found.command or len(keys) > 1 or not 0 <= found.code <= 255 or "" in said.values():
+        return None
+    if "--lease" in said and not 0 < found.lease_s < float("inf"):
         return None
     if keys:
         found.how, found.what = KEYED[keys[0]], said[keys[0]]
@@ -114,7 +116,8 @@ def run(options: Options) -> int:
                 say(asking.why)
             return options.code
     except RefusedError as exc:
-        say(f"{exc}" + (f" ({exc.hint})" if exc.hint else ""))
+        option = "--" if f"--{str(exc).partition(':')[0]}" in VALUED else ""  # the daemon says `every: expected …`
+        say(f"{option}{exc}" + (f" ({exc.hint})" if exc.hint else ""))
         return CODES.get(exc.kind, EXIT_FAILED)
     except UnavailableError as exc:
         say(f"{exc}; COMMAND was not started")

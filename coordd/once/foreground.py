@@ -13,6 +13,7 @@ import os
 import select
 
 from coordd.adapters.lean_json import decode
+from coordd.core.actions import AskReport
 from coordd.runner import kernel
 from coordd.runner.facts import Facts
 from coordd.runner.holder import Runner
@@ -101,6 +102,7 @@ def _be_the_command(
         execute(argv, env)
     except OSError as exc:
         os.write(status, f"cannot execute {argv[0]}: {exc.strerror}".encode())
+        os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
     finally:
         os._exit(NOT_FOUND)
 
@@ -187,6 +189,13 @@ class ForegroundRunner(HeldRunner):
     def _follow(self) -> Output:
         return Untouched()
 
+    def _ask_report(self, end: AskReport) -> None:
+        """If the command cannot be executed, the ledger gets the exit code that the caller gets."""
+        if self.exec_failure and self.program.exit_code == NOT_EXECUTABLE:
+            self.attempt.exit_code = NOT_EXECUTABLE  # the attempt itself has 127 for each of these failures
+            end = AskReport(end.state, NOT_EXECUTABLE, end.reason, end.final)
+        super()._ask_report(end)
+
     def _watcher_died(self, fd: int) -> None:
         """The process that the caller started was killed. The command must not run without a watcher."""
         self.loop.off(fd)
@@ -218,11 +227,6 @@ class ForegroundWatcher(Watcher):
         """The command's exit code as in a shell; None if the command was not started."""
         code = self.end.get("exit_code")
         if isinstance(code, int):
-            if (
-                str(self.end.get("reason", "")).startswith("cannot execute")
-                and "No such file" not in self.end["reason"]
-            ):
-                return NOT_EXECUTABLE
             return code if code >= 0 else BY_SIGNAL - code
         return BY_SIGNAL + kernel.SIGKILL if self.gone and self.petted and not self.said_bye else None
 

@@ -454,6 +454,50 @@ def test_a_reload_waits_for_the_last_run_and_ends_its_own_drain(ctl: Callable[..
     assert [method for method, _ in daemon.asked[-3:]] == ["status", "status", "reload"]
 
 
+# ---- what an option may be
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (["run", "trigger", "hello", "--id", ""], "--id"),
+        (["run", "trigger", "hello", "--node", ""], "--node"),
+        (["run", "list", "--job", ""], "--job"),
+        (["publish", "q", "text", "--id", ""], "--id"),
+        (["publish", "q", "text", "--expires", ""], "--expires"),
+        (["node", "drain", ""], "[NODE]"),
+        (["node", "resume", ""], "[NODE]"),
+        (["alarm", "clear", "", "--note", "seen"], "[ID]"),
+        (["why", "hello", "--what-if-without", ""], "--what-if-without"),
+    ],
+)
+def test_an_empty_text_is_not_taken_for_a_missing_option(
+    ctl: Callable[..., Result], daemon: FakeDaemon, line: list[str], named: str
+) -> None:
+    done = ctl(*line)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{named}': expected a text, found \"\"; give one, or leave it out" in done.stderr
+    assert daemon.asked == []
+
+
+def test_an_empty_note_is_no_note(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    daemon.answers["node.drain"] = {"node": "edge-1", "state": "drained", "active": 0}
+    assert ctl("node", "drain", "--note", "").exit_code == 0
+    assert daemon.asked == [("node.drain", {})]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("line", [["--timeout", "{}", "status"], ["status", "--timeout={}"], ["watch", "-n", "{}"]])
+def test_a_number_of_seconds_is_finite(
+    ctl: Callable[..., Result], daemon: FakeDaemon, line: list[str], number: str
+) -> None:
+    done = ctl(*[word.format(number) for word in line])
+    assert done.exit_code == 2
+    assert number in done.stderr
+    assert "in the range" in done.stderr
+    assert daemon.asked == []
+
+
 # ---- streams
 
 

@@ -74,6 +74,23 @@ def test_the_blocking_form_says_the_same(daemon: FakeDaemon) -> None:
             next(coordd.stream("status"))
 
 
+def test_an_empty_id_is_not_sent(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    """A daemon before this version makes a random id of it: the same call twice would be two runs."""
+
+    async def body(coordd: client.Connection) -> None:
+        for call in (lambda: coordd.run_trigger("j", id=""), lambda: coordd.alarm_clear("seen", id="")):
+            with pytest.raises(
+                RefusedError, match='id: expected an id, found ""; leave it out, or give None'
+            ) as caught:
+                await call()
+            assert caught.value.kind == "invalid_params"
+
+    run(body)
+    with client.blocking(daemon.path) as coordd, pytest.raises(RefusedError, match="id: expected an id"):
+        coordd.publish("q", "body", id="")
+    assert daemon.asked == []
+
+
 def test_many_tasks_share_a_connection(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
     daemon.answers["why"] = lambda params: {"id": params["id"], "sentence": params["id"] * 2}
 

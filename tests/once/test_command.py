@@ -45,6 +45,13 @@ ARGUMENTS = [
     "--job j -E 256 -- true",
     "--job j --job k -- true",
     "--job j --walt -- true",
+    "--job j --id= -- true",
+    "--job j --every= -- true",
+    "--job j --id x --timezone= -- true",
+    "--job j --id x --socket= -- true",
+    "--job= -- true",
+    "--job j --lease nan -- true",
+    "--job j --lease inf -- true",
     "--help",
 ]
 
@@ -79,6 +86,48 @@ def test_a_loser_waits_in_silence_and_exits_with_the_code(
     assert capfd.readouterr() == ("", "")
     assert exec_of(daemon, waits("held"), over("failure"), options="--id 1 --verbose") == 75
     assert "because held" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--id", "--every", "--tick", "--timezone", "--socket", "--job"])
+def test_an_empty_text_is_a_mistake_of_the_caller(daemon: FakeDaemon, option: str) -> None:
+    """`--id "$DAY"` without a DAY: with a random id each call would be another run."""
+    job = [] if option == "--job" else ["--job", "j"]
+    line = [f"--socket={daemon.path}", *job, option, "", "--", "touch", "/nowhere/x"]
+    if option == "--socket":
+        line = line[1:]
+    assert command.main(line) is None, "left to the reader with the sentences"
+    done = CliRunner().invoke(cli.program, ["exec", *line])
+    assert done.exit_code == 2
+    assert f"'{option}'" in done.stderr
+    assert 'expected a text, found ""' in done.stderr
+    assert daemon.asked == []
+
+
+@pytest.mark.parametrize("lease", ["nan", "inf", "-inf"])
+def test_a_lease_is_a_number_of_seconds(daemon: FakeDaemon, lease: str) -> None:
+    line = [f"--socket={daemon.path}", "--job", "j", f"--lease={lease}", "--", "touch", "/nowhere/x"]
+    assert command.main(line) is None
+    done = CliRunner().invoke(cli.program, ["exec", *line])
+    assert done.exit_code == 2
+    assert "'--lease'" in done.stderr
+    assert lease in done.stderr
+    assert daemon.asked == []
+
+
+def test_two_keys_are_refused_by_the_name_of_the_command(daemon: FakeDaemon, capfd: pytest.CaptureFixture[str]) -> None:
+    line = [f"--socket={daemon.path}", "--job", "j", "--tick", "@daily", "--every", "5m", "--", "touch", "/nowhere/x"]
+    assert command.main(line) is None
+    done = CliRunner().invoke(cli.program, ["exec", *line], prog_name="coordd")
+    assert done.exit_code == 2
+    said = "coordd exec: expected one of --tick, --every and --id, found --tick and --every: leave out all but one\n"
+    assert capfd.readouterr().err == said
+
+
+@pytest.mark.parametrize("told", ["every: expected a duration", "--every: expected a duration"])
+def test_a_refusal_names_the_option(daemon: FakeDaemon, told: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The daemon names the parameter; an older one, the option."""
+    assert exec_of(daemon, refusal("bad_argument", told), options="--every 5x") == 2
+    assert capfd.readouterr().err == "coordd exec: --every: expected a duration\n"
 
 
 @pytest.mark.parametrize("state", ["missed", "lost", "revoked"])

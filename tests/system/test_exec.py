@@ -257,7 +257,8 @@ def test_streams_signals_and_exit_codes_are_the_commands_own() -> None:
         assert echo.said(b"in\n") == (7, f"in\n{cluster.path}\n", "e\n")
         assert Exec(node, "--job", "b", command=["sh", "-c", "kill -USR1 $$"]).code() == 128 + signal.SIGUSR1
         assert Exec(node, "--job", "c", command=["/nowhere/at/all"]).said()[0] == 127
-        assert Exec(node, "--job", "c", command=["/etc/passwd"]).said()[0] == 126
+        assert Exec(node, "--job", "c2", command=["/etc/passwd"]).said()[0] == 126
+        assert {row["job"]: row["exit_code"] for row in cluster.rows() if row["job"][0] == "c"} == {"c": 127, "c2": 126}
 
         script = "trap 'echo term; exit 5' TERM; trap 'echo int' INT; touch ready; while :; do sleep 0.05; done"
         caller = Exec(node, "--job", "d", command=["sh", "-c", script])

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from coordd.cli.options import EXIT_BAD_JOB, EXIT_FAILED, JSON, JSONL, TABLE, Failed, say
+from coordd.cli.options import EXIT_BAD_JOB, EXIT_FAILED, JSON, JSONL, TABLE, Failed, Finite, say
 from coordd.errors import UnavailableError
 
 
@@ -21,7 +21,7 @@ def history() -> None:
     "--clock-skew",
     "clock_skew_s",
     metavar="SECONDS",
-    type=click.FloatRange(0, 3600),
+    type=Finite(0, 3600),
     default=0.5,
     show_default=True,
     help="A shorter overlap may be the difference of two machines' clocks, and is a notice.",
@@ -75,7 +75,7 @@ def verify(context: click.Context, directories: tuple[str, ...], clock_skew_s: f
     "--clock-skew",
     "clock_skew_s",
     metavar="SECONDS",
-    type=click.FloatRange(0, 3600),
+    type=Finite(0, 3600),
     default=0.5,
     show_default=True,
     help="By how much the clocks of two nodes, and of the ledger, may differ.",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterator
 
 import click
 
-from coordd.cli.options import EXIT_FAILED, Failed, say
+from coordd.cli.options import EXIT_FAILED, Failed, Strict, say
 
 # What the password of Redis is made of; in hex.
 PASSWORD_BYTES = 32
@@ -54,7 +55,7 @@ REDIS = (
 ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
 
 
-@click.command("init")
+@click.command("init", cls=Strict)
 @click.option("--redis", metavar="HOST[:PORT]", help="A cluster: the machine whose Redis is its bus and its ledger.")
 @click.option("--name", metavar="NAME", default="prod", show_default=True, help="With --redis: the cluster's name.")
 @click.option(
@@ -67,8 +68,9 @@ def init(redis: str | None, name: str, directory: str) -> None:
     commands that set up Redis are printed, for `| redis-cli`: they hold the new password.
     """
     directory = os.path.abspath(directory)
-    if redis is not None and not ADDRESS.fullmatch(redis):
-        raise click.BadParameter(f"expected HOST or HOST:PORT, found {redis!r}", param_hint="--redis")
+    if redis is not None and not _is_address(redis):
+        expected = "expected HOST or HOST:PORT, with a port from 1 to 65535"
+        raise click.BadParameter(f"{expected}, found {redis!r}", param_hint="--redis")
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,62}", name):
         raise click.BadParameter(f"expected a name such as prod, found {name!r}", param_hint="--name")
     password = secrets.token_hex(PASSWORD_BYTES)
@@ -89,12 +91,27 @@ def init(redis: str | None, name: str, directory: str) -> None:
         raise Failed(f"{exc.filename or directory} cannot be written: {exc.strerror or exc}") from exc
     for path in written:
         say(f"wrote {path}")
+    # The packaged unit reads the usual directory.
+    start = "systemctl enable --now coordd"
+    if directory != DIRECTORY:
+        start = f"coordd run --config {shlex.quote(f'{directory}/coordd.toml')}"
     if redis is None:
-        say("next: systemctl enable --now coordd")
+        say(f"next: {start}")
         return
     for line in REDIS:
         click.echo(line.format(password=password))
-    say("next: systemctl enable --now coordd; the same directory on every other node")
+    say(f"next: {start}; the same directory on every other node")
+
+
+def _is_address(redis: str) -> bool:
+    """True for a host, or host and port, that the configuration accepts."""
+    from coordd.config.addresses import check
+
+    try:
+        check(f"redis://{redis}/0", ("redis",))
+    except ValueError:
+        return False
+    return ADDRESS.fullmatch(redis) is not None
 
 
 def _files(redis: str | None, name: str, directory: str, password: str) -> Iterator[tuple[str, str, int]]:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from coordd.cli.options import EXIT_FAILED, JSON, Command, asked, json_document, say
+from coordd.cli.options import EXIT_FAILED, JSON, Command, Finite, asked, json_document, say
 from coordd.cli.show.phrases import some
 
 if TYPE_CHECKING:
@@ -33,12 +33,7 @@ DOCUMENT_MAX = 10_000
 @click.option("--follow", "-f", is_flag=True, help="Until ^C, whatever --count and --for say.")
 @click.option("--count", "-n", type=click.IntRange(1, COUNT_MAX), default=COUNT, show_default=True, help="Messages.")
 @click.option(
-    "--for",
-    "seconds",
-    type=click.FloatRange(0.1, 86_400),
-    default=SECONDS,
-    show_default=True,
-    help="Seconds to listen.",
+    "--for", "seconds", type=Finite(0.1, 86_400), default=SECONDS, show_default=True, help="Seconds to listen."
 )
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Only messages with such an event; repeatable.")
 @click.option("--save", metavar="FILE", help="Also write the messages, as they came, to a new file.")

@@ -12,7 +12,7 @@ from coordd.core.wire.events import LOCAL, AnyEvent, event_type, flat
 from coordd.errors import RefusedError
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.ledger_methods import LedgerMethods
-from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
+from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take, take_id
 from coordd.services.views import objects
 
 # The maximum number of rows in one answer, for operators and for viewers.
@@ -58,8 +58,8 @@ class CoreMethods(LedgerMethods):
                 kind="invalid_params",
                 hint=f"say in 1 to {NOTE_MAX} characters what you found, for later readers",
             )
+        wanted = take_id(params)
         standing = self._driver.node.alarms.standing
-        wanted = take(params, "id", str, "")
         if wanted and wanted not in standing:
             raise RefusedError(f"no alarm {wanted!r} stands", kind="unknown_alarm", hint="coordctl alarm list")
         cleared = self._driver.feed(

@@ -369,7 +369,7 @@ class ExecMethods(BackfillMethods):
                 at = parse_instant(ident, "UTC")
             except ValueError as exc:
                 raise RefusedError(f"ident: {exc}", kind="bad_argument") from exc
-        ident = ident or _nonce(params)[:12]
+        ident = ident if how == ID else ident or _nonce(params)[:12]
         if not IDENT.fullmatch(ident):
             raise RefusedError(f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="bad_argument")
         job = name if definition is not None or _has_plain_names(caller.uid) else name + _mark(caller.uid)
@@ -392,7 +392,7 @@ class ExecMethods(BackfillMethods):
             if how == EVERY:
                 every_s = parse_duration(what)
                 if every_s < 1.0:
-                    raise RefusedError(f"--every: at least 1s, found {what!r}", kind="bad_argument")
+                    raise RefusedError(f"every: expected at least 1s, found {what!r}", kind="bad_argument")
                 ours, theirs = (math.floor(now / every_s) * every_s for now in (wall, ledger_wall))
             else:
                 found = await self._lookups.do(
@@ -401,10 +401,10 @@ class ExecMethods(BackfillMethods):
                 )
                 ours, theirs = (0.0 if one is None else one for one in found)
         except ValueError as exc:
-            raise RefusedError(f"--{how}: {exc}", kind="bad_argument") from exc
+            raise RefusedError(f"{how}: {exc}", kind="bad_argument") from exc
         at = ours if theirs < ours <= ledger_wall + AHEAD_MAX_S else theirs
         if not at:
-            raise RefusedError(f"--{how}: {what!r} has not fired in the last 30 years", kind="bad_argument")
+            raise RefusedError(f"{how}: {what!r} has not fired in the last 30 years", kind="bad_argument")
         return at
 
     def _lease_s(self, params: dict[str, Any], definition: Job | None) -> float:
@@ -414,11 +414,10 @@ class ExecMethods(BackfillMethods):
         least = settings.renew_interval_s + 2 * settings.ledger_timeout_s + settings.kill_grace_s
         least /= 1 - 2 * RHO
         if not least <= lease_s <= LEASE_MAX_S:
-            raise RefusedError(
-                f"--lease: expected {least:.1f} to {LEASE_MAX_S:g} s, found {lease_s:g}; the least is renew_interval"
-                " + 2 x ledger_timeout + kill_grace, and 2 % more",
-                kind="bad_argument",
-            )
+            made_of = "; the least is renew_interval + 2 x ledger_timeout + kill_grace, and 2 % more"
+            span = f"{math.ceil(least * 10) / 10:g} to {LEASE_MAX_S:.0f} s"
+            text = f"lease: expected {span}, found {lease_s:.15g}{made_of if lease_s < least else ''}"
+            raise RefusedError(text, kind="bad_argument")
         return lease_s
 
     def _registration(self, wanted: Wanted, caller: Caller) -> Registration:

@@ -38,7 +38,7 @@ from coordd.services.control.core_methods import LIST_MAX, VIEWER_LIST_MAX
 from coordd.services.control.hold_methods import Asked
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import RunShares
-from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
+from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take, take_id
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.publishing import recording
@@ -253,7 +253,7 @@ class Methods(CheckMethods):
         self._may_operate(caller, job.name)
         self._may_trigger(job)
         given = take(params, "args", dict, None) or {}
-        ident = take(params, "id", str, "") or (secrets.token_hex(6) if job.dedupe is None else "")
+        ident = take_id(params) or (secrets.token_hex(6) if job.dedupe is None else "")
         if ident and job.dedupe is not None:
             hint = "leave the id out: triggers with the same key are the same run"
             raise RefusedError(f"dedupe makes the ids of the runs of {job.name}", kind="invalid_params", hint=hint)
@@ -314,7 +314,7 @@ class Methods(CheckMethods):
         job = recording.publisher(self._driver, to)
         if "body" not in params:
             raise RpcError(INVALID_PARAMS, "body is missing", kind="invalid_params")
-        expires, ident = take(params, "expires", str, ""), take(params, "id", str, "")
+        expires, ident = take(params, "expires", str, ""), take_id(params)
         said = await recording.publish(self._driver, job, params["body"], ident=ident, expires=expires, by=caller.name)
         self._audit(caller, "publish", said["id"])
         return said

@@ -174,6 +174,19 @@ def _name(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
+def take_id(params: dict[str, Any]) -> str:
+    """The id that the caller gives; "" if there is none.
+
+    Raises:
+        RpcError: it is not a text, or empty. An empty id is a mistake of the caller (a variable without a value).
+    """
+    ident: str = take(params, "id", str, "")
+    if not ident and "id" in params:
+        message = 'id: expected an id, found ""; leave it out if none is meant'
+        raise RpcError(INVALID_PARAMS, message, kind="invalid_params")
+    return ident
+
+
 def take(params: dict[str, Any], name: str, kind: type, default: Any = ...) -> Any:
     """One parameter of the right type.
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from coordd.cli.coordd import program
+from coordd.cli.setup import first
 from coordd.config.jobfile import load_job
 from coordd.config.settings import load
 
@@ -83,7 +84,19 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path, init: Callable
     assert "cannot be written" in done.stderr
 
 
-@pytest.mark.parametrize("wrong", [("--redis", "redis://edge-1"), ("--redis", "a b"), ("--redis", "h", "--name", "A")])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--redis", "redis://edge-1"),
+        ("--redis", "a b"),
+        ("--redis", "host:99999"),
+        ("--redis", "host:0"),
+        ("--redis", "[::1]:65536"),
+        ("--redis", ""),
+        ("--redis", "h", "--name", "A"),
+        ("--to", ""),
+    ],
+)
 def test_a_wrong_word_is_refused_before_anything_is_written(
     tmp_path: Path, init: Callable[..., Result], wrong: tuple[str, ...]
 ) -> None:
@@ -92,3 +105,25 @@ def test_a_wrong_word_is_refused_before_anything_is_written(
     assert done.exit_code == 2
     assert "expected" in done.output
     assert not (tmp_path / "etc").exists()
+
+
+@pytest.mark.parametrize("address", ["host:1", "host:65535", "[::1]:6379", "[::1]"])
+def test_an_address_that_is_taken_can_be_used(tmp_path: Path, init: Callable[..., Result], address: str) -> None:
+    assert init("--redis", address).exit_code == 0
+    config = load(str(tmp_path / "etc/coordd.toml"), {})
+    assert config.cluster.ledger == f"redis://{address}{'' if address[-1].isdigit() else ':6379'}/0"
+
+
+@pytest.mark.parametrize("more", [(), ("--redis", "edge-1")])
+def test_the_next_step_uses_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """The packaged unit reads the usual directory only."""
+    usual, other = str(tmp_path / "usual"), str(tmp_path / "an other")
+    monkeypatch.setattr(first, "DIRECTORY", usual)
+
+    done = CliRunner().invoke(program, ["init", "--to", usual, *more])
+    assert "next: systemctl enable --now coordd" in done.stderr
+    done = CliRunner().invoke(program, ["init", "--to", other, *more])
+    assert f"next: coordd run --config '{other}/coordd.toml'" in done.stderr
+    assert "systemctl" not in done.stderr

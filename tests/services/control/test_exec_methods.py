@@ -332,6 +332,8 @@ def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: py
         {"how": "every", "what": "10ms"},
         {"how": "every", "what": "5m", "ident": "yesterday"},
         {"how": "id", "what": "a b"},
+        {"how": "id", "what": ""},
+        {"how": "id"},
         {"how": "never"},
         {"what": "x", "lease": 5},
         {"what": "x", "lease": 1e9},
@@ -342,6 +344,31 @@ def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: py
 def test_what_cannot_be_meant_is_refused(desk: Desk, wrong: dict[str, Any]) -> None:
     async def asks() -> None:
         assert await desk.refusal(desk.claims(ANN, **wrong)) in ("bad_argument", "invalid_params")
+
+    trio.run(asks)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"how": "id", "what": ""}, "the id '' must be 1 to 128"),
+        ({"how": "every", "what": "5x"}, "every: expected a duration"),
+        ({"how": "every", "what": "10ms"}, "every: expected at least 1s, found '10ms'"),
+        ({"how": "tick", "what": "x"}, "tick: expected"),
+        ({"what": "x", "lease": 99_999_999.0}, "lease: expected 19.4 to 86400 s, found 99999999"),
+        ({"what": "x", "lease": 5.25}, "found 5.25; the least is renew_interval + 2 x ledger_timeout + kill_grace"),
+    ],
+)
+def test_a_refusal_names_what_was_given(desk: Desk, wrong: dict[str, Any], sentence: str) -> None:
+    """By its name in the call: a command has `--every`, a Python program `every`."""
+
+    async def asks() -> None:
+        with pytest.raises(RefusedError) as caught:
+            await desk.claims(ANN, **wrong)
+        text = str(caught.value)
+        assert sentence in text
+        assert "--" not in text
+        assert ("the least is" in text) == (wrong.get("lease") == 5.25)
 
     trio.run(asks)
 

@@ -18,6 +18,7 @@ from coordd.core.ready import Now, Reply
 from coordd.errors import RefusedError
 from coordd.services.control.callers import ADMIN, OPERATOR, Caller
 from coordd.services.control.methods import Methods
+from coordd.services.control.rpc import RpcError
 
 PAGE = Hook(on=("run.failure",), argv=("/bin/page", "{event}"), name="page")
 
@@ -71,3 +72,19 @@ def test_a_trigger_of_a_job_that_expands_records_each_member() -> None:
     assert desk.triggered == []
     assert kind_of(desk, "etl", ADMIN, args={"day": "2"}) == ""
     assert desk.triggered == ["etl#1~0", "etl#1~1"]
+
+
+def test_an_empty_id_is_refused_and_a_missing_one_is_random() -> None:
+    """Somebody who gives an id expects one run of it: two random ones would be two."""
+    desk, ann = Desk(), Caller(1, frozenset(), ADMIN, 1, "ann")
+
+    for method, params in ((desk.run_trigger, {"job": "etl"}), (desk.alarm_clear, {"note": "looked at it"})):
+        with pytest.raises(RpcError) as caught:
+            trio.run(method, {**params, "id": ""}, ann)
+        assert caught.value.kind == "invalid_params"
+        assert caught.value.message.startswith('id: expected an id, found ""; leave it out')
+    assert desk.triggered == []
+
+    for _ in range(2):
+        trio.run(desk.run_trigger, {"job": "etl"}, ann)
+    assert len(set(desk.triggered)) == 2

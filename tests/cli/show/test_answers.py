@@ -1,0 +1,52 @@
+"""What commands say: one document of JSON, the reason for an empty answer, and what `reload` refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+from support.fake_daemon import EVENT, FakeDaemon, Stream
+
+
+def test_past_events_are_one_document(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    past = Stream({"event": EVENT}, {"lost": 3}, {"event": EVENT}, {"alive": True}, {"event": EVENT})
+    daemon.answers["events.subscribe"] = past
+    done = ctl("events", "-n", "2", "--output", "json")
+    assert json.loads(done.stdout) == [EVENT, EVENT]
+    assert "3 events were lost" in done.stderr
+    assert [json.loads(line) for line in ctl("events", "-o", "jsonl").stdout.splitlines()] == [EVENT, EVENT]
+
+    daemon.answers["events.subscribe"] = Stream({"alive": True})
+    assert json.loads(ctl("events", "-o", "json").stdout) == []
+
+
+def test_followed_events_are_a_line_each_as_they_come(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    daemon.answers["events.subscribe"] = Stream({"event": EVENT}, {"alive": True}, {"event": EVENT}, {"end": 1})
+    for output in ("json", "jsonl"):
+        shown = ctl("events", "-f", "-o", output).stdout.splitlines()
+        assert [json.loads(line) for line in shown] == [EVENT, EVENT]
+    assert "With -f, json is one object a line, as jsonl" in " ".join(ctl("events", "--help").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sentence"),
+    [
+        ("at 2020-01-01T00:00", "j does not fire again: its schedule has no further fire time.\n"),
+        (None, "j has no schedule: it does not fire by time.\n"),
+    ],
+)
+def test_a_job_without_a_next_fire_time_says_why(
+    ctl: Callable[..., Result], daemon: FakeDaemon, schedule: str | None, sentence: str
+) -> None:
+    daemon.answers |= {"job.next": [], "job.show": {"name": "j", "enabled": True, "schedule": schedule}}
+    assert ctl("job", "next", "j").stderr == sentence
+    assert json.loads(ctl("job", "next", "j", "-o", "json").stdout) == []
+
+
+def test_the_help_of_reload_says_what_is_refused(ctl: Callable[..., Result]) -> None:
+    """As docs/runbook.md: a job that is disabled."""
+    text = " ".join(ctl("reload", "--help").stdout.split())
+    assert "Refused for a wrong configuration or a wrong file of a job that is loaded: then nothing changes" in text
+    assert "A wrong new file only disables its own job" in text
