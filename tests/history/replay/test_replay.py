@@ -383,6 +383,19 @@ def test_the_command_shows_a_table_and_what_no_journal_has(tmp_path: Path) -> No
     assert {"at", "clock", "node", "verb", "said", "rules", "difference", "file", "line"} <= steps[0].keys()
 
 
+def test_directories_are_named_as_for_verify_or_by_the_option(tmp_path: Path) -> None:
+    Tale().attempt(1, "a").add("task-succeeded", 3, "a", 0, 1, exit_code=0, result="success").play(tmp_path)
+    here = str(tmp_path)
+
+    for arguments in ((RUN, here), (RUN, "--journals", here), (RUN, f"{here}/a", "--journals", here)):
+        assert run(*arguments).exit_code == 0, arguments
+    missing = run(RUN)
+    assert missing.exit_code == 2
+    assert "history replay [OPTIONS] RUN DIR...\n" in missing.output
+    assert "Missing argument 'DIR...'" in missing.output
+    assert "DIR is a node's journal" in run("--help").output
+
+
 def test_a_run_of_which_no_journal_tells_is_named(tmp_path: Path) -> None:
     Tale().attempt(1, "a").play(tmp_path)
 
