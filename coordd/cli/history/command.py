@@ -62,15 +62,10 @@ def verify(context: click.Context, directories: tuple[str, ...], clock_skew_s: f
 
 @history.command("replay")
 @click.argument("run", metavar="RUN")
+@click.argument("directories", metavar="DIR...", nargs=-1)
 @click.option(
-    "--journals",
-    "directories",
-    metavar="DIR",
-    multiple=True,
-    required=True,
-    help="A node's journal, or a directory with several below it. May be given several times.",
+    "--journals", "more", metavar="DIR", multiple=True, help="Another way to give a DIR. May be given several times."
 )
-@click.argument("more", metavar="[DIR]...", nargs=-1)
 @click.option(
     "--clock-skew",
     "clock_skew_s",
@@ -92,6 +87,9 @@ def replay(
 ) -> None:
     """Replay what happened to RUN through the real rules: what each node heard, decided and did, and what differs.
 
+    DIR is a node's journal (STATE_DIR/journal), or a directory with several below it, such as a journal_sink. Give the
+    journals of all nodes.
+
     Each record of the run is asked of the rules of elections and of the ledger again, in the order of the logical
     clocks. Where the record says something else than the rules decide, the difference is named. The end says what no
     journal records, and the replay therefore does not judge.
@@ -100,6 +98,8 @@ def replay(
     """
     from coordd.history.replay.replay import replay as play, step_dict
 
+    if not directories and not more:
+        raise click.UsageError("Missing argument 'DIR...'.", context)  # as click says it: --journals may have them
     try:
         replayed = play([*directories, *more], run, clock_skew_s)
     except UnavailableError as exc:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from coordd.core.wire.chain import TYPE as CONTROL, Checker, Head, Line
 from coordd.core.wire.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START, decode_line
 from coordd.core.wire.merge import TASK
+from coordd.history.proof.openers import ELECTED, NO, PERHAPS, PERHAPS_FIRST, YES, Openers
 
 BREACH = "breach"
 NOTICE = "notice"
@@ -96,6 +97,7 @@ class Judge:
         self.findings: list[Finding] = []
         self.told: dict[Grant, Told] = {}
         self._ends: list[tuple[Grant, float, float, bool, Place]] = []
+        self._openers = Openers()
         self._chain = Checker()
         self._oldest = 0.0
 
@@ -122,11 +124,18 @@ class Judge:
         self._oldest = self._oldest or at
         if isinstance(record.get("hostname"), str):
             self.nodes.add(record["hostname"])
-        if kind == CONTROL or not kind.startswith(TASK):
+        if kind == CONTROL:
+            self._openers.take(record, at)
+            return
+        if kind != ELECTED and not kind.startswith(TASK):
             return
         run, attempt = record.get("run"), record.get("attempt") or 0
         token, nonce = record.get("token") or 0, record.get("nonce") or ""
-        if isinstance(run, str) and run and _is_count(attempt) and _is_count(token):
+        if not (isinstance(run, str) and run and _is_count(attempt) and _is_count(token)):
+            return
+        if not token:
+            self._openers.named(kind, run, attempt, record.get("succession"))
+        if kind != ELECTED:
             self._task(kind, record, Grant(run, attempt, token, str(nonce)), at, (line.file, line.number))
 
     def finish_journal(self, head: Head | None, directory: str) -> None:
@@ -229,9 +238,16 @@ class Judge:
                 places = [told.started_place for _, told in several]
                 self._found("launched_twice", BREACH, run, f"attempt {attempt} was launched by {who}", *places)
         self._overlaps(run, started)
+        self._unseen(run, grants)
+
+    def _unseen(self, run: str, grants: list[tuple[Grant, Told]]) -> None:
         seen = {grant.attempt for grant, _ in grants}
-        if len(seen) <= max(seen):
-            detail = f"no journal here has {max(seen) + 1 - len(seen)} of the attempts 0 to {max(seen)}"
+        of_1 = [told.granted for grant, told in grants if grant.attempt == 1]
+        how = self._openers.first(run, min(of_1), self.nodes) if min(seen) == 1 else NO
+        first, last = int(how == YES), max(seen)
+        if missing := last + 1 - first - len(seen):
+            detail = f"no journal here has {missing} of the attempts {first} to {last}"
+            detail += f"; {PERHAPS_FIRST}" if how == PERHAPS else ""
             self._found("unseen", NOTICE, run, detail, min(told.granted_place for _, told in grants))
 
     def _overlaps(self, run: str, started: list[tuple[Grant, Told]]) -> None:

@@ -44,7 +44,10 @@ from coordd.core.ledger.words import (
 from coordd.core.names import host_of
 from coordd.core.wire.chain import TYPE as CONTROL
 from coordd.core.wire.events import Candidacy
+from coordd.history.proof.acts import REFUSED, REPEATS, RERUN, is_of_job, until
 from coordd.history.proof.judge import GRANT_ORDER_S
+from coordd.history.replay import sentences
+from coordd.history.replay.again import opened, opener
 from coordd.history.replay.records import CANCEL_HEARD, ELECTED, OF_NODES, Incident, Record, by_another
 from coordd.history.replay.store import MemoryStore
 
@@ -90,6 +93,7 @@ class Player:
         self._defined = {one.run: one for one in reversed(incident.records) if one.text("digest")}
         self._orders: dict[int, Step] = {}  # attempt -> its election
         self._standing: dict[int, tuple[tuple[str, ...], Mapping[str, str]]] = {}
+        self._openers: list[Record] = []  # what people asked for that may open runs beside its subject
         self._beat_at: dict[int, float] = {}  # token -> the last sign of life of its holder
 
     def play(self) -> None:
@@ -136,7 +140,7 @@ class Player:
         known = self._standing.get(attempt)
         self._standing.setdefault(attempt, (succession, abstained))
         stamps = {name: stamp for name, stamp in _stamps(record).items() if name not in abstained}
-        heard = [_stated(name, *stamp) for name, stamp in stamps.items() if name in succession]
+        heard = [sentences.stated(name, *stamp) for name, stamp in stamps.items() if name in succession]
         heard += [f"{host_of(name)} abstains: {why}" for name, why in abstained.items()]
         heard += [f"{host_of(name)} is silent" for name in record.names("silent")]
         order = ", then ".join(map(host_of, succession)) or "nobody"
@@ -177,7 +181,7 @@ class Player:
 
     def _sent(self, record: Record) -> Step:
         answer = self._ask(Register(of=self._registration(record)), self._at(record))
-        return Step(record, ASKED, "a trigger was recorded", _told(answer))
+        return Step(record, ASKED, "a trigger was recorded", sentences.told(answer))
 
     def _received(self, record: Record) -> Step:
         grant, granted_s = record.grant, record.count("token") / 1e6
@@ -193,12 +197,14 @@ class Player:
                 return Step(record, DID, said, f"a token above {job.fence}", "token")
             job.fence = grant.token - 1  # of another run: the journals do not tell which grant was first
             self._put_job(job)
+        mark = self._opened_again(record, now)
+        said += f"; opened by {mark}" if mark else ""
         assumed = self._unseen_before(record, now)
         answer, unseen = self._claimed(record, self._claim(record), now)
         assumed = unseen or assumed
         if answer.word != GRANTED:
             self._follow(record, now)
-            return Step(record, DID, said, _told(answer), "grant", assumed)
+            return Step(record, DID, said, sentences.told(answer), "grant", assumed)
         row = self._store.run(record.run)
         assert row is not None, record.run
         row.token = grant.token  # the rule's own may be a microsecond off, because a float cannot hold it
@@ -209,6 +215,19 @@ class Player:
         self._beat_at[grant.token] = at
         rules = f"granted for {row.lease:g} s"
         return Step(record, DID, said, rules, "", assumed)
+
+    def _opened_again(self, record: Record, now: LedgerTime) -> str:
+        """Open the run once more if a backfill, or the re-run of its parent, has: which one; "" for none."""
+        row, attempt = self._store.run(record.run), record.count("attempt")
+        if attempt != (row.attempt if row is not None else 0) + 1:
+            return ""
+        mark = opener(self._openers, record.run, row)
+        if mark and row is None:
+            self._ask(Register(of=self._registration(record)), LedgerTime(INSTANT_MAX, INSTANT_MAX))
+            row = self._store.run(record.run)
+        if mark and row is not None:
+            self._put(opened(row, mark, record, now))
+        return mark
 
     def _unseen_before(self, record: Record, now: LedgerTime) -> str:
         """Assume the end of the attempt before, or all of the run so far, if no journal has it. Returns what was
@@ -273,7 +292,7 @@ class Player:
             if row is not None and record.at - begun < row.lease:
                 self._beat_at[grant.token] = record.at  # later, it may be an old start that was journalled late
             return Step(record, DID, said, "the gate opens")
-        why = f"the gate stays shut: {_told(answer)}"
+        why = f"the gate stays shut: {sentences.told(answer)}"
         row = self._store.run(record.run)
         if row is not None and (row.attempt, row.token) != (grant.attempt, grant.token):
             why += f"; attempt {row.attempt} of {host_of(row.node)} is current"
@@ -300,7 +319,7 @@ class Player:
         row = self._store.run(record.run)
         if answer.word == OK:
             assumed = "no later attempt is recorded: an exit code that is never tried again, or these journals end"
-            return Step(record, DID, said, _stands(row), "", assumed if given_up and tries else "")
+            return Step(record, DID, said, sentences.stands(row), "", assumed if given_up and tries else "")
         if row is not None and row.state in TERMINAL and row.state == state and row.token == grant.token:
             return Step(record, DID, said, f"it is {row.state} already")
         held = f"; attempt {row.attempt} of {host_of(row.node) or 'nobody'} counts" if row is not None else ""
@@ -318,14 +337,14 @@ class Player:
         after = self._store.run(record.run)
         state = after.state if after is not None else ""
         if told == LOST and state in (RETRY, LOST):
-            return Step(record, DID, self._takeover(record, reason), _stands(after))
+            return Step(record, DID, self._takeover(record, reason), sentences.stands(after))
         if told == state or (told in (LOST, RETRY) and answer.word in (LOST, FINISHED)):
-            return Step(record, DID, f"found it {told}: {reason}", _told(answer))
-        other = _named(reason)
+            return Step(record, DID, f"found it {told}: {reason}", sentences.told(answer))
+        other = sentences.named(reason)
         if other and self._store.run(other) is None:
             return Step(record, DID, f"found it {told}: {reason}", f"not judged: no journal here has {other}")
         said = self._takeover(record, reason) if told == LOST else f"found it {told}: {reason}"
-        rules, difference = _told(answer), "end"
+        rules, difference = sentences.told(answer), "end"
         if told == LOST and answer.word == HELD and row is not None:
             silent_s = record.at - self._beat_at.get(row.token, record.at)
             wanted_s = row.lease * (1 + 2 * RHO)
@@ -347,14 +366,17 @@ class Player:
 
     def _asked(self, record: Record) -> Step | None:
         method, by = record.text("method"), record.text("by")
-        said = f"{by} asked for {method}" + (" and was refused" if record.text("outcome") == "refused" else "")
+        said = f"{by} asked for {method}" + (" and was refused" if record.text("outcome") == REFUSED else "")
         now, run = self._at(record), self._incident.run
-        if record.text("outcome") == "refused" or method == "run.trigger":
+        if record.text("outcome") == REFUSED or method == "run.trigger":
             return Step(record, ASKED, said, "")
+        if not record.is_about(run):
+            self._asked_beside(record, now)
+            return None
         if method == "run.cancel":
-            return Step(record, ASKED, said, _told(self._ask(Cancel(run=run, by=by), now)))
+            return Step(record, ASKED, said, sentences.told(self._ask(Cancel(run=run, by=by), now)))
         if method == "run.revoke":
-            return Step(record, ASKED, said, _told(self._ask(Revoke(run=run, by=by), now)))
+            return Step(record, ASKED, said, sentences.told(self._ask(Revoke(run=run, by=by), now)))
         row = self._store.run(run)
         if method == "run.resolve":
             if row is not None and row.state in (RECEIVED, STARTED):
@@ -362,18 +384,35 @@ class Player:
                 self._put(row)
             again = row is not None and self._has_attempt(row.attempt + 1, run)
             request: Resolve | Replay = Resolve(run=run, outcome="relaunch" if again else "success", by=by)
-        elif method == "deadletter.replay" and row is not None:
-            policy = self._policy_of(row.attempt + 1) or row.policy
-            request = Replay(run=run, attempt=row.attempt, digest=row.digest, policy=policy, by=by)
+        elif method in REPEATS and row is not None:
+            digest, policy = (self._granted_word(name, row.attempt + 1) for name in ("digest", "policy"))
+            request = Replay(
+                run=run,
+                attempt=row.attempt,
+                digest=digest or row.digest,
+                policy=policy or row.policy,
+                by=by,
+                whole=method == RERUN,
+            )
         else:
-            if method in ("job.suspend", "job.resume"):
-                self._ask(Suspend(job=job_of(run), suspended=method == "job.suspend", by=by), now)
             return Step(record, ASKED, said, "")
-        return Step(record, ASKED, said, f"{_told(self._ask(request, now))}; {_stands(self._store.run(run))}")
+        return Step(
+            record, ASKED, said, f"{sentences.told(self._ask(request, now))}; {sentences.stands(self._store.run(run))}"
+        )
 
-    def _policy_of(self, attempt: int) -> str:
-        mine = [one for one in self._incident.records if one.run == self._incident.run and one.text("policy")]
-        return next((one.text("policy") for one in mine if one.count("attempt") >= attempt), "")
+    def _asked_beside(self, record: Record, now: LedgerTime) -> None:
+        """An act about another run, or the job."""
+        method, by, job = record.text("method"), record.text("by"), job_of(self._incident.run)
+        if method not in ("job.suspend", "job.resume"):
+            self._openers.append(record)
+        elif is_of_job(record.text("subject"), job):
+            end = until(record.text("subject"), job)
+            self._ask(Suspend(job=job, suspended=method == "job.suspend", by=by, until=end), now)
+
+    def _granted_word(self, name: str, attempt: int) -> str:
+        """That field of the first grant of this attempt or a later one; "" if no journal has it."""
+        mine = [one for one in self._incident.records if one.run == self._incident.run and one.text(name)]
+        return next((one.text(name) for one in mine if one.count("attempt") >= attempt), "")
 
     # ---- the tables
 
@@ -500,36 +539,3 @@ def _stamps(record: Record) -> dict[str, tuple[int, int]]:
         for name, stamp in found
         if isinstance(stamp, list) and len(stamp) == 2 and all(type(part) is int for part in stamp)
     }
-
-
-def _stated(name: str, load: int, clock: int) -> str:
-    return f"{host_of(name)} at clock {clock}" + (f", load {load}" if load else "")
-
-
-def _told(answer: Answer) -> str:
-    """An answer of the ledger, in words."""
-    more = [
-        f"by {host_of(answer.by)}" if answer.word == HELD and answer.by else answer.by,
-        answer.state if answer.word in (FINISHED, HELD) else "",
-        answer.ended.reason if answer.ended is not None else "",
-        f"{answer.left_s:.1f} s left" if answer.word == HELD and answer.left_s > 0 else "",
-        f"in {answer.in_s:.1f} s" if answer.word not in (OK, GRANTED) and answer.in_s > 0 else "",
-        f"attempt {answer.attempt} is next" if answer.word == LOST else "",
-    ]
-    told = [part for part in more if part]
-    return answer.word + (f": {', '.join(told)}" if told else "")
-
-
-def _stands(row: Row | None) -> str:
-    """A row after a step, in words."""
-    if row is None:
-        return "no row"
-    if row.state == RETRY:
-        return f"taken: attempt {row.attempt} may start"
-    return f"taken: the run is {row.state}"
-
-
-def _named(reason: str) -> str:
-    """The other run that an overlap names."""
-    head, _, rest = reason.partition("overlap: ")
-    return rest.partition(" ")[0] if not head and rest else ""

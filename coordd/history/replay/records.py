@@ -14,6 +14,7 @@ from coordd.core.wire.chain import TYPE as CONTROL, Line
 from coordd.core.wire.journal_line import decode_line
 from coordd.core.wire.merge import TASK, order_key
 from coordd.errors import UnavailableError
+from coordd.history.proof.acts import BACKFILL, REFUSED, REPEATS, backfill, follows
 from coordd.history.proof.reading import find, lines
 
 ELECTED = "election-decided"
@@ -24,6 +25,8 @@ OF_NODES = ("worker-online", "worker-offline")
 
 # How far (seconds) before a run's first record other runs may have begun that still prevent it.
 BEFORE_S = 86_400.0
+# A backfill, or a re-run with children, goes on for longer: this far back is an act looked for that may have opened it.
+OPENED_S = 30 * 86_400.0
 # How far (seconds) around its records a node's start or stop is shown.
 AROUND_S = 60.0
 
@@ -131,7 +134,7 @@ class Incident(NamedTuple):
 
     run: str
     records: list[Record]
-    lines: list[Line]  # those of the run, as they stand
+    lines: list[Line]  # those of the run, as they stand, and of acts that may have opened it
     lives: dict[str, list[float]]
     journals: int
     damaged: int
@@ -170,14 +173,29 @@ def collect(places: Sequence[str], run: str) -> Incident:
     lives: dict[str, list[float]] = {}
     others: dict[bytes, Record] = {}
     job = job_of(run)
-    for record, data in _between(segments, first - BEFORE_S, last + AROUND_S):
-        lives.setdefault(record.host, []).append(record.at)
-        if data not in mine and _matters(record, job, keys, first, last) and len(others) < RECORDS_MAX:
+    for record, data in _between(segments, first - OPENED_S, last + AROUND_S):
+        if data in mine or len(others) >= RECORDS_MAX:
+            pass
+        elif record.kind == CONTROL and record.at <= last and opens_others(record, job, run):
             others[data] = record
+            at_lines.append(Line(record.file, record.line, data))
+        elif record.at >= first - BEFORE_S and _matters(record, job, keys, first, last):
+            others[data] = record
+        if record.at >= first - BEFORE_S:
+            lives.setdefault(record.host, []).append(record.at)
     for told in lives.values():
         told.sort()
     ordered = sorted([*mine.values(), *others.values()], key=_order)
     return Incident(run, _late_last(ordered), at_lines, lives, len(journals), damaged)
+
+
+def opens_others(record: Record, job: str, run: str) -> bool:
+    """True for a person's act that opens runs beside its subject, that run or others of the job among them."""
+    subject, method = record.text("subject"), record.text("method")
+    if record.text("outcome") == REFUSED:
+        return False
+    plan = backfill(subject) if method == BACKFILL else None
+    return plan.job == job if plan is not None else method in REPEATS and follows(subject, run)
 
 
 def shared(record: Record) -> set[str]:

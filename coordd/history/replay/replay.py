@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from coordd.core.ledger.rows import Row
-from coordd.core.ledger.words import LOST, MISSED, REJECTED, RETRY, TERMINAL
+from coordd.core.ledger.words import LOST, MISSED, PENDING, RECEIVED, REJECTED, RETRY, REVOKED, TERMINAL
+from coordd.core.wire.chain import TYPE as CONTROL
 from coordd.core.wire.merge import TASK, merge
+from coordd.history.proof.acts import REFUSED
 from coordd.history.proof.judge import BREACH, CLOCK_SKEW_S, Finding, Judge
 from coordd.history.replay.player import Player, Step
 from coordd.history.replay.records import Incident, collect
@@ -20,6 +22,9 @@ NOT_RECORDED = (
     "the settings of nodes, checks, budgets, and the misfire policy: an abstention's reason is taken as it stands",
     "exit codes that are never tried again, and a quarantine of the ledger",
 )
+
+# The acts that end a run, each with the states of a run that it ends at once.
+ENDED_BY = {"run.revoke": (PENDING, RETRY, RECEIVED), "run.cancel": (PENDING, RETRY)}
 
 
 class Replayed(NamedTuple):
@@ -95,6 +100,7 @@ def replay(places: Sequence[str], run: str, clock_skew_s: float = CLOCK_SKEW_S) 
     player = Player(incident, clock_skew_s)
     player.play()
     judge = Judge(clock_skew_s)
+    judge.nodes.update(incident.lives)
     for line in incident.lines:
         judge.begin()  # the chains of the audit are not judged from single lines
         judge.take(line)
@@ -113,10 +119,18 @@ def replay(places: Sequence[str], run: str, clock_skew_s: float = CLOCK_SKEW_S) 
 
 
 def _recorded(incident: Incident) -> str:
-    """The state that the history has for the run."""
+    """The state that the history has for the run. No node writes an event when a person ends a run that waits: that
+    stands only in the audit.
+    """
     mine = [one for one in incident.records if one.run == incident.run and one.kind.startswith(TASK)]
     states = merge([one.event() for one in mine])
-    return next(iter(states.values())).state if states else "pending"
+    state = next(iter(states.values())).state if states else PENDING
+    acts = [one for one in incident.records if one.is_about(incident.run) and one.text("method") in ENDED_BY]
+    done = [one for one in acts if one.kind == CONTROL and one.text("outcome") != REFUSED]
+    if not done or state not in ENDED_BY[done[-1].text("method")]:
+        return state
+    granted_s = max([one.count("token") / 1e6 for one in mine], default=0.0)  # by the ledger's clock
+    return state if granted_s > done[-1].at else REVOKED
 
 
 def _differs(recorded: str, row: Row | None) -> str:

@@ -180,6 +180,92 @@ def test_segments_and_attempts_that_are_not_here_are_named(tmp_path: Path) -> No
     assert "2 notices name gaps in the proof" in proof.sentences()[-1]
 
 
+# ---- runs that begin with attempt 1
+
+BEGIN = "2026-09-21T00:00:00Z"
+PLAN = f"job abc: {BEGIN} to 2026-09-22T00:00:00Z, 24 runs, oldest first, at most 1, redo "
+
+
+def opened(directory: Path, method: str, subject: str, *more: dict[str, Any], at: float = 95.0) -> list[str]:
+    """The findings about a run with attempts 1 and 2, after an act of a person."""
+    attempts = Told().attempt(100, 110, "a", 1, 10).attempt(120, 130, "a", 2, 11).records("job")
+    act = {"type": "control", "timestamp": at, "hostname": "b", "method": method, "subject": subject, "outcome": "done"}
+    records = [act, *attempts, *more]
+    for record in records[1:]:
+        record["run"] = f"job@{BEGIN}"
+    journal(directory, records)
+    proof = verify([str(directory)])
+    assert {one.kind for one in proof.findings} <= {"unseen"}
+    return [one.detail for one in proof.findings]
+
+
+MISSING = "no journal here has 1 of the attempts 0 to 2"
+
+
+def test_a_run_that_a_backfill_opened_has_no_attempt_0(tmp_path: Path) -> None:
+    assert opened(tmp_path / "before", "job.backfill", PLAN + "none") == []
+    assert opened(tmp_path / "at once", "job.backfill", PLAN + "none", at=100.1) == []
+
+
+def test_a_fire_time_that_was_rejected_and_filled_in_later_has_no_gap(tmp_path: Path) -> None:
+    rejected = {"type": "task-rejected", "timestamp": 50.0, "hostname": "b", "attempt": 0, "reason": "overlap"}
+    assert opened(tmp_path, "job.backfill", PLAN + "failed", rejected) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "subject", "at"),
+    [
+        ("job.backfill", PLAN.replace("job ", "job2 ") + "none", 95.0),
+        ("job.backfill", f"job abc: 2026-09-20T00:00:00Z to {BEGIN}, 24 runs, oldest first, redo none", 95.0),
+        ("job.backfill", "job abc: cancelled", 95.0),
+        ("job.backfill", PLAN + "none", 160.0),
+        ("job.suspend", PLAN + "none", 95.0),
+    ],
+)
+def test_an_attempt_0_that_is_not_here_is_named(method: str, subject: str, at: float, tmp_path: Path) -> None:
+    assert opened(tmp_path, method, subject, at=at) == [MISSING]
+
+
+@pytest.mark.parametrize(
+    ("method", "subject"),
+    [
+        ("job.backfill", PLAN + "all"),
+        ("job.backfill", PLAN + "failed"),
+        ("run.rerun", f"parent@{BEGIN}/0, then job@{BEGIN}"),
+    ],
+)
+def test_an_attempt_0_that_may_never_have_been_is_named_as_that(method: str, subject: str, tmp_path: Path) -> None:
+    """Such an act runs launched runs once more, and opens those that were never launched."""
+    (detail,) = opened(tmp_path, method, subject)
+    assert detail.startswith(f"{MISSING}; attempt 0 may never have been: ")
+
+
+@pytest.mark.parametrize(("succession", "expected"), [(["a.1", "b.7"], []), (["a.1", "c.1"], [MISSING])])
+def test_an_attempt_0_that_a_node_without_a_journal_here_may_have_had_is_named(
+    succession: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """Also of a run that was suspended is an election held: it does not show that attempt 0 was granted."""
+    elected = {"type": "election-decided", "timestamp": 60.0, "hostname": "b", "attempt": 0, "succession": succession}
+    assert opened(tmp_path, "job.backfill", PLAN + "none", elected) == expected
+
+
+def test_an_attempt_0_of_which_a_line_tells_is_named_although_a_backfill_may_have_opened_the_run(
+    tmp_path: Path,
+) -> None:
+    lost = {"type": "task-retried", "timestamp": 90.0, "hostname": "b", "attempt": 0, "reason": "its lease lapsed"}
+    for redo in ("none", "all"):
+        assert opened(tmp_path / redo, "job.backfill", PLAN + redo, lost) == [MISSING]
+
+
+def test_another_attempt_of_a_backfilled_run_is_counted_from_1(tmp_path: Path) -> None:
+    told = Told().attempt(100, 110, "a", 1, 10).attempt(140, 150, "a", 4, 12).records("job")
+    act = {"type": "control", "timestamp": 95.0, "hostname": "b", "method": "job.backfill", "subject": PLAN + "none"}
+    journal(tmp_path, [act, *[{**record, "run": f"job@{BEGIN}"} for record in told]])
+
+    (finding,) = verify([str(tmp_path)]).findings
+    assert finding.detail == "no journal here has 2 of the attempts 1 to 4"
+
+
 STRANGE: list[Any] = [None, True, -1, 1.5, "x", [], {}, 10**30, 10**400, ""]
 FIELDS = ("run", "attempt", "token", "nonce", "name", "hostname", "timestamp", "type", "runtime")
 

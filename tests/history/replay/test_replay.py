@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from coordd.cli.coordd import program
 from coordd.core.election import rendezvous
+from coordd.core.jobs.job import iso
 from coordd.core.wire.journal_line import encode_line
 from coordd.errors import UnavailableError
 from coordd.history.replay.replay import Replayed, replay
@@ -55,6 +56,15 @@ class Tale:
         """Granted at that second, started half a second later."""
         self.add("task-received", at, host, attempt, at, **more)
         return self.add("task-started", at + 0.5, host, attempt, at, **more)
+
+    def act(self, at: float, method: str, subject: str, **more: Any) -> Tale:
+        """What a person asked for, in the audit of node a."""
+        return self.add("control", at, "a", run="", method=method, subject=subject, by="ann", **more)
+
+    def succeed(self, at: float, host: str, attempt: int, **more: Any) -> Tale:
+        """One attempt, from grant to success."""
+        self.attempt(at, host, attempt, **more)
+        return self.add("task-succeeded", at + 2, host, attempt, at, exit_code=0, result="success", **more)
 
     def play(self, path: Path) -> Replayed:
         """Each node's records in a journal of its own."""
@@ -139,6 +149,144 @@ def test_a_grant_despite_another_run_differs_and_one_whose_end_is_not_here_does_
         else:
             assert kinds(replayed) == []
             assert replayed.steps[0].assumed == "no journal tells how job#0 ended"
+
+
+@pytest.mark.parametrize("definition", ["d1", "d2"])
+def test_a_run_that_a_person_runs_once_more_is_no_difference(definition: str, tmp_path: Path) -> None:
+    tale = Tale().succeed(1, "a", 0).act(5, "run.rerun", f"{RUN}/0: wrong day, then other#1", outcome="done")
+    replayed = tale.succeed(6, "b", 1, digest=definition).play(tmp_path)
+
+    assert replayed.differences == []
+    assert replayed.steps[3].rules == "ok; taken: attempt 1 may start"
+    assert kinds(Tale().succeed(1, "a", 0).succeed(6, "b", 1).play(tmp_path / "nobody asked")) == ["grant"]
+
+
+def test_a_run_that_is_run_once_more_has_all_its_tries_again(tmp_path: Path) -> None:
+    tale = Tale()
+    for attempt, at in enumerate((1.0, 40.0, 80.0, 120.0)):
+        if attempt == 2:
+            tale.act(79, "run.rerun", f"{RUN}/1")
+        tale.attempt(at, "a", attempt)
+        tale.add("task-failed", at + 2, "a", attempt, at, exit_code=1, result="failure", reason="exit 1")
+
+    assert tale.play(tmp_path).differences == []
+
+
+@pytest.mark.parametrize("note", ["", ": until 2030-01-01T00:00:00Z"])
+def test_a_suspension_ends_by_itself(note: str, tmp_path: Path) -> None:
+    for granted, expected in ((20.0, []), (8.0, ["grant", "gate"])):
+        tale = Tale().act(1, "job.suspend", f"job until {iso(DAY + 10.25)}{note}").add("task-sent", 2, "a")
+        assert kinds(tale.succeed(granted, "a", 0).play(tmp_path / str(granted))) == expected
+
+
+def test_a_suspension_without_an_end_lasts(tmp_path: Path) -> None:
+    tale = Tale().act(1, "job.suspend", "job: until 2026-09-21T14:14:00Z").add("task-sent", 2, "a")
+    assert kinds(tale.succeed(500, "a", 0).play(tmp_path)) == ["grant", "gate"]
+
+
+def test_a_suspension_of_all_jobs_is_not_one_of_a_job_that_is_called_all(tmp_path: Path) -> None:
+    tale = Tale().act(1, "job.suspend", "all jobs").add("task-sent", 2, "a").succeed(20, "a", 0)
+    for record in tale.records[1:]:
+        record.update(run="all#1", name="all")
+    write(tmp_path, tale.records)
+    assert replay([str(tmp_path)], "all#1").differences == []
+
+
+@pytest.mark.parametrize("method", ["run.revoke", "run.cancel"])
+def test_a_run_that_a_person_ends_while_it_waits_is_revoked(method: str, tmp_path: Path) -> None:
+    """No node writes an event of it: nobody holds the run."""
+    tale = Tale().add("task-sent", 1, "a").act(5, method, f"{RUN}: not wanted", outcome="done")
+    replayed = tale.play(tmp_path / "pending")
+    assert (replayed.recorded, replayed.differences) == ("revoked", [])
+
+    tale = Tale().attempt(1, "a").add("task-retried", 3, "a", 0, 1, result="retry", reason="exit 1")
+    assert tale.act(5, method, RUN).play(tmp_path / "retry").recorded == "revoked"
+
+    tale = Tale().add("task-sent", 1, "a").act(5, method, RUN, outcome="refused")
+    assert tale.play(tmp_path / "refused").recorded == "pending"
+
+
+def test_a_cancellation_of_an_attempt_that_runs_ends_nothing_yet(tmp_path: Path) -> None:
+    assert Tale().attempt(1, "a").act(5, "run.cancel", RUN).play(tmp_path).recorded == "started"
+
+
+DAILY = f"job@{iso(DAY)}"
+
+
+def backfilled(redo: str, begin: float = -60.0, end: float = 60.0) -> str:
+    return f"job p1: {iso(DAY + begin)} to {iso(DAY + end)}, 1 runs, oldest first, at most 1, redo {redo}"
+
+
+def daily(tale: Tale, path: Path) -> Replayed:
+    """As a run of the schedule."""
+    for record in tale.records:
+        if record["run"]:
+            record["run"] = DAILY
+    write(path, tale.records)
+    return replay([str(path)], DAILY)
+
+
+def test_a_run_that_a_backfill_opens_begins_with_attempt_1(tmp_path: Path) -> None:
+    tale = Tale().add("election-decided", 0, "a", stamps={"b.1": [0, 1], "c.1": [0, 2]}, succession=["b.1", "c.1"])
+    tale.add("worker-online", 1, "c", run="")  # it writes nothing about the run
+    replayed = daily(tale.act(90, "job.backfill", backfilled("none")).succeed(100, "b", 1), tmp_path)
+
+    assert (replayed.differences, replayed.findings) == ([], [])
+    (granted,) = [step for step in replayed.steps if step.record.kind == "task-received"]
+    assert granted.said.endswith("opened by backfill p1 by ann")
+    assert granted.assumed == ""
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        (backfilled("all"), []),
+        (backfilled("failed"), ["grant"]),
+        (backfilled("none"), ["grant"]),
+        (backfilled("all", end=0.0), ["grant"]),
+        ("job p1: cancelled", ["grant"]),
+        (backfilled("all").replace("job", "job2"), ["grant"]),
+    ],
+)
+def test_a_backfill_runs_once_more_what_it_names(subject: str, expected: list[str], tmp_path: Path) -> None:
+    tale = Tale().succeed(1, "a", 0).act(90, "job.backfill", subject).succeed(100, "b", 1)
+    assert kinds(daily(tale, tmp_path)) == expected
+
+
+def test_a_backfill_runs_what_was_rejected(tmp_path: Path) -> None:
+    tale = Tale().succeed(1, "a", 0)
+    for record in tale.records:
+        record.update(run="job#0", uuid="v")
+    ended = tale.records.pop()
+    tale.add("task-rejected", 2, "b", node="", reason="overlap: job#0 is started on a")
+    tale.records.append({**ended, "clock": 4})
+    tale.act(90, "job.backfill", backfilled("none")).succeed(100, "b", 1)
+    for record in tale.records:
+        record["run"] = DAILY if record["run"] == RUN else record["run"]
+    write(tmp_path, tale.records)
+
+    replayed = replay([str(tmp_path)], DAILY)
+    assert replayed.steps[0].rules.startswith("finished: rejected, overlap: job#0")
+    assert (replayed.differences, replayed.findings) == ([], [])
+
+
+def test_a_backfill_opens_a_run_once_and_only_when_it_has_ended(tmp_path: Path) -> None:
+    tale = Tale().succeed(1, "a", 0).act(90, "job.backfill", backfilled("all")).succeed(100, "b", 1)
+    assert kinds(daily(tale.succeed(110, "a", 2), tmp_path / "twice")) == ["grant"]
+    tale = Tale().attempt(1, "a").act(2, "job.backfill", backfilled("all")).attempt(4, "b", 1)
+    tale.add("task-succeeded", 9, "a", 0, 1, exit_code=0, result="success")
+    assert "grant" in kinds(daily(tale, tmp_path / "alive"))
+
+
+@pytest.mark.parametrize(
+    ("follow", "expected"), [("job#1", []), ("other#1, job#1 (3 runs) and 2 more", []), ("job#10", ["grant"])]
+)
+def test_a_child_runs_once_more_after_its_parent(follow: str, expected: list[str], tmp_path: Path) -> None:
+    for method in ("run.rerun", "deadletter.replay"):
+        tale = Tale().succeed(1, "a", 0).act(5, method, f"parent#1/0, then {follow}").succeed(6, "b", 1)
+        replayed = tale.play(tmp_path / method)
+        assert kinds(replayed) == expected
+        assert [step.record.kind for step in replayed.steps].count("control") == 0, "it is about the parent"
 
 
 def elected(**more: Any) -> dict[str, Any]:
@@ -233,6 +381,19 @@ def test_the_command_shows_a_table_and_what_no_journal_has(tmp_path: Path) -> No
     steps = [json.loads(line) for line in run(RUN, "--journals", str(tmp_path), "-o", "jsonl").stdout.splitlines()]
     assert [step["type"] for step in steps] == ["task-received", "task-started", "task-succeeded"]
     assert {"at", "clock", "node", "verb", "said", "rules", "difference", "file", "line"} <= steps[0].keys()
+
+
+def test_directories_are_named_as_for_verify_or_by_the_option(tmp_path: Path) -> None:
+    Tale().attempt(1, "a").add("task-succeeded", 3, "a", 0, 1, exit_code=0, result="success").play(tmp_path)
+    here = str(tmp_path)
+
+    for arguments in ((RUN, here), (RUN, "--journals", here), (RUN, f"{here}/a", "--journals", here)):
+        assert run(*arguments).exit_code == 0, arguments
+    missing = run(RUN)
+    assert missing.exit_code == 2
+    assert "history replay [OPTIONS] RUN DIR...\n" in missing.output
+    assert "Missing argument 'DIR...'" in missing.output
+    assert "DIR is a node's journal" in run("--help").output
 
 
 def test_a_run_of_which_no_journal_tells_is_named(tmp_path: Path) -> None:
