@@ -10,6 +10,7 @@ import trio
 from support.small_cluster import job
 
 from coordd.config.hooks.hook import Hook, jobs_of
+from coordd.config.hooks.publisher import Publisher
 from coordd.core.context import Settings
 from coordd.core.groups.expand import Expand
 from coordd.core.jobs.job import Job
@@ -78,7 +79,13 @@ def test_an_empty_id_is_refused_and_a_missing_one_is_random() -> None:
     """Somebody who gives an id expects one run of it: two random ones would be two."""
     desk, ann = Desk(), Caller(1, frozenset(), ADMIN, 1, "ann")
 
-    for method, params in ((desk.run_trigger, {"job": "etl"}), (desk.alarm_clear, {"note": "looked at it"})):
+    queue = Publisher(name="q", to=("events",)).job(60.0)
+    desk._driver.node.jobs[queue.name] = queue  # type: ignore[index]  # the desk's own
+    for method, params in (
+        (desk.run_trigger, {"job": "etl"}),
+        (desk.publish, {"to": "q", "body": "x"}),
+        (desk.alarm_clear, {"note": "looked at it"}),
+    ):
         with pytest.raises(RpcError) as caught:
             trio.run(method, {**params, "id": ""}, ann)
         assert caught.value.kind == "invalid_params"
