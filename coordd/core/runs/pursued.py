@@ -518,7 +518,7 @@ class Line(Phases):
 
     def _waits_for_budget(self, pursuit: Pursuit, short: bool) -> None:
         if short and pursuit.slots != BUDGET:
-            pursuit.slots = BUDGET
+            pursuit.slots, pursuit.yields_until = BUDGET, float("inf")  # then it lets others go first again
             self._last.add_short(pursuit, self._order)
         elif not short and pursuit.slots == BUDGET:
             pursuit.slots = ""

@@ -370,6 +370,24 @@ def test_a_run_that_waited_for_a_slot_and_then_for_the_budget_still_goes_first()
     assert claims(lone) == ["low#1"]
 
 
+def test_a_run_that_let_another_go_first_lets_it_go_first_again_after_both_waited_for_the_budget() -> None:
+    lone = Lone(LOW, HIGH, job("runs"), settings=structs.replace(SETTINGS, budget_client=3)).ready()
+    trigger(lone, job("runs"))
+    grant(lone)
+    trigger(lone, HIGH)
+    trigger(lone, LOW)
+    assert claims(lone) == ["high#1"]
+    lone.node.ctx.budget = 1
+    lone.answer("claim", FULL)
+    lone.wait(3 * YIELD_S)
+    assert {one.slots for one in lone.node.pursuits.pursuits.values() if one.action.run != "runs#1"} == {"budget"}
+
+    lone.node.ctx.budget = 3
+    lone.wait(SETTINGS.election_timeout_s)
+
+    assert claims(lone) == ["high#1"]
+
+
 def test_runs_that_wait_for_a_full_budget_look_at_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds may wait, and each looks every second: the node must not compare them all with each other."""
     plain = job("plain")

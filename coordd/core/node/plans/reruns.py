@@ -27,17 +27,22 @@ from coordd.core.wire.events import Action
 # Maximum number of requests that are out for all plans; others follow with the next sweep.
 AT_A_TIME = 200
 
+# A plan that stands is asked for again, as a whole, after as many sweeps with no question about it. What the ledger has
+# said of a run may be out of date: a parent that had no row has one now, and has to end first.
+QUIET_SWEEPS = 3
+
 
 class Place:
     """What this node knows of a plan: its items, and the runs that need no further question."""
 
-    __slots__ = ("begun_at", "decided", "items", "note")
+    __slots__ = ("begun_at", "decided", "items", "note", "quiet")
 
     def __init__(self, note: str, begun_at: float) -> None:
         self.note = note
         self.begun_at = begun_at
         self.items = read(note)
         self.decided: set[str] = set()
+        self.quiet = 0  # sweeps with no question about it
 
 
 class Reruns:
@@ -66,8 +71,11 @@ class Reruns:
             place = self._places.get(root)
             if place is None or (place.note, place.begun_at) != (hold.note, hold.at):
                 place = self._places[root] = Place(hold.note, hold.at)
+            if place.quiet >= QUIET_SWEEPS:
+                place.decided.clear()
             for item in place.items:
                 self._look_at(root, place, item, alive, answer.current)
+            place.quiet = place.quiet + 1 if all(one != root for one, _ in self._asked) else 0
 
     def _look_at(self, root: str, place: Place, item: Item, alive: set[str], current: dict[str, Current]) -> None:
         """Ask for a run, or for the members of a group, unless a parent is known not to have ended."""
