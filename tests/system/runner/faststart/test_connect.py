@@ -164,7 +164,12 @@ def test_the_history_is_declared_as_a_pipeline_with_the_tables_of_its_driver(wor
     spec = spec.replace("/var/lib/coordd-history/pipeline", str(world.path / "storage"))
     (world.path / "spark-pipeline.yml").write_text(spec)
     shutil.copy(DECLARED / "tables.py", world.path)
-    conf = {**CONF, "spark.sql.warehouse.dir": str(world.path / "warehouse"), "spark.sql.shuffle.partitions": "2"}
+    quick = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+    }
+    conf = {**CONF, **quick, "spark.sql.warehouse.dir": str(world.path / "warehouse")}
     succeeds(submit(world, SparkSubmit(pipeline=str(world.path / "spark-pipeline.yml"), conf=conf)))
     words = ("--journals", str(world.path / "journals"), "--output", str(world.path / "output"))
     succeeds(submit(world, SparkSubmit(job.__file__, args=words, conf=conf)))
