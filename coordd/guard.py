@@ -727,10 +727,10 @@ def _answered(what: str) -> dict[str, object]:
     """What the runner says to one question, for a program that asks again itself. Raises LeaseLostError."""
     grant = _grant(None)
     try:
-        said = _ask_once(grant, grant.address, what, 0, _now() + ANSWER_S)
+        word, token, why = _ask_once(grant, grant.address, what, 0, _now() + ANSWER_S)
     except (OSError, ValueError) as exc:
-        said = ("unknown", 0, f"the runner does not answer: {exc or type(exc).__name__}")
-    return dict(zip(("word", "token", "why"), said))  # noqa: B905 - Python 3.8 has no strict
+        word, token, why = "unknown", 0, f"the runner does not answer: {exc or type(exc).__name__}"
+    return {"word": word, "token": token, "why": why}
 
 
 def main(arguments: list[str]) -> int:
@@ -741,13 +741,14 @@ def main(arguments: list[str]) -> int:
     try:
         if arguments == ["owner"]:
             return 0 if still_owner() else 1
-        said = None
         if arguments == ["commit"]:
-            said = transact(lambda of: of.app_id)
-        elif len(arguments) == 2 and arguments[0] in ("ask", "staging"):
-            said = json.dumps(_answered(arguments[1])) if arguments[0] == "ask" else staging(arguments[1])
-        if said is not None:
-            print(said)
+            print(transact(lambda of: of.app_id))
+            return 0
+        if len(arguments) == 2 and arguments[0] == "ask":
+            print(json.dumps(_answered(arguments[1])))
+            return 0
+        if len(arguments) == 2 and arguments[0] == "staging":
+            print(staging(arguments[1]))
             return 0
         if len(arguments) == 3 and arguments[0] == "publish":
             publish(arguments[1], arguments[2])

@@ -17,8 +17,6 @@ from coordd.cli.client import Client
 from coordd.core.visible import visible_json
 from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
 
-COMMANDLINE = ParameterSource.COMMANDLINE
-
 TABLE = "table"
 JSON = "json"
 JSONL = "jsonl"
@@ -155,7 +153,7 @@ class Strict(click.Command):
         for parameter in [] if ctx.resilient_parsing else self.params:
             name = parameter.name or ""
             source = ctx.get_parameter_source(name)
-            if ctx.params.get(name) == "" and source is COMMANDLINE and name not in MAY_BE_EMPTY:
+            if ctx.params.get(name) == "" and source is ParameterSource.COMMANDLINE and name not in MAY_BE_EMPTY:
                 how = "give one" if parameter.required else "give one, or leave it out"
                 raise click.BadParameter(f'expected a text, found ""; {how}', ctx, parameter)
         return rest

@@ -42,26 +42,21 @@ class FakeRow:
         return {"word": word, "token": self.commit_token, "why": "a reason" if word == "stale" else ""}
 
 
-class FakeRunner:
-    """The runner of one attempt. ``reply``: the bytes for a question, in place of the row's answer; None: none."""
+Reply = Callable[[dict[str, Any]], "bytes | None"]
 
-    def __init__(self, row: FakeRow, token: int, *, run: str = RUN, attempt: int = 0) -> None:
-        self.row = row
-        self.reply: Callable[[dict[str, Any]], bytes | None] | None = None
+
+class Answerer:
+    """Answers one question a connection. ``reply``: the bytes for a question; None: nothing, and it stays open."""
+
+    def __init__(
+        self, listener: socket.socket, reply: Reply, *, greeting: bytes = b"", purpose: bytes = b"ask"
+    ) -> None:
+        """``greeting``: what it says first; ``purpose``: of the proof that a question must have."""
+        self.reply = reply
         self.heard: list[bytes] = []
-        name = f"coordd-guard/{os.urandom(16).hex()}"
-        self.environ = {
-            "COORDD_RUN": run,
-            "COORDD_JOB": JOB,
-            "COORDD_ATTEMPT": str(attempt),
-            "COORDD_TOKEN": str(token),
-            "COORDD_NONCE": NONCE,
-            "COORDD_GUARD": f"abstract:{name}",
-        }
+        self._greeting, self._purpose = greeting, purpose
         self._kept: list[socket.socket] = []
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(b"\0" + name.encode())
-        self._listener.listen(16)
+        self._listener = listener
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -76,6 +71,7 @@ class FakeRunner:
                 self._talk(sock)
 
     def _talk(self, sock: socket.socket) -> None:
+        sock.sendall(self._greeting)
         line = b""
         while not line.endswith(b"\n"):
             piece = sock.recv(4096)
@@ -84,16 +80,11 @@ class FakeRunner:
             line += piece
         self.heard.append(line)
         proof, _, body = line.removeprefix(GREETING)[:-1].partition(b" ")
-        assert proof == mac(NONCE, b"ask", body)
-        data = self._answer(json.loads(body))
+        assert proof == mac(NONCE, self._purpose, body)
+        data = self.reply(json.loads(body))
         if data is not None:  # otherwise it stays open, and silent
             sock.sendall(data)
             sock.shutdown(socket.SHUT_RDWR)
-
-    def _answer(self, question: dict[str, Any]) -> bytes | None:
-        if self.reply is not None:
-            return self.reply(question)
-        return signed({"id": question["id"], **self.row.answer(question["ask"], question["token"])})
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # this wakes the thread
@@ -101,3 +92,27 @@ class FakeRunner:
         self._thread.join()
         for sock in self._kept:
             sock.close()
+
+
+class FakeRunner(Answerer):
+    """The runner of one attempt. It answers from the row, or with what a test puts in place of ``reply``."""
+
+    def __init__(self, row: FakeRow, token: int, *, run: str = RUN, attempt: int = 0) -> None:
+        self.row = row
+        name = f"coordd-guard/{os.urandom(16).hex()}"
+        self.environ = {
+            "COORDD_RUN": run,
+            "COORDD_JOB": JOB,
+            "COORDD_ATTEMPT": str(attempt),
+            "COORDD_TOKEN": str(token),
+            "COORDD_NONCE": NONCE,
+            "COORDD_GUARD": f"abstract:{name}",
+        }
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(b"\0" + name.encode())
+        listener.listen(16)
+        super().__init__(listener, self.from_row)
+
+    def from_row(self, question: dict[str, Any]) -> bytes:
+        """What the ledger would say."""
+        return signed({"id": question["id"], **self.row.answer(question["ask"], question["token"])})

@@ -185,7 +185,7 @@ def test_an_unanswered_commit_is_finished_by_a_repetition(begin: Begin, tmp_path
         guard.publish(str(staged), str(target), timeout_s=SHORT_S)
     assert content(target) == {"part": "old"}
 
-    runner.reply = None
+    runner.reply = runner.from_row
     assert guard.publish(str(staged), str(target))[0].how == "now"
     assert content(target) == {"part": "new"}
 

@@ -167,6 +167,9 @@ class Explanations(FireMethods):
             holder = self._holder(row)
         no_file = job_of(run) not in node.jobs
         stop = None if no_file else (await self._stopped()).get(job_of(run))
+        obstacles = self._obstacles(row, no_file, stop)
+        if around is not None:  # a part of what is said of its job, which tells what concerns all of its runs
+            obstacles = obstacles._replace(stop=None, drained={}, breaker="")
         said = why.why_run(
             run,
             row,
@@ -176,16 +179,12 @@ class Explanations(FireMethods):
             around or self._around(),
             holder=holder,
             absent=absent,
-            obstacles=self._obstacles(row, no_file, stop, of_job=around is not None),
+            obstacles=obstacles,
         )
         return said + lineal.rerun_told(run, row, node.drains.holds), timeline.of_run(row, attempts, stop)
 
-    def _obstacles(self, row: Row | None, no_file: bool, stop: Stop | None, *, of_job: bool) -> Obstacles:
-        """What prevents the launch of a run, beside the surroundings. ``of_job``: as a part of what is said of its job,
-        which tells what concerns all of its runs.
-        """
-        if of_job:
-            return self._obstacles(row, no_file, None, of_job=False)._replace(drained={}, breaker="")
+    def _obstacles(self, row: Row | None, no_file: bool, stop: Stop | None) -> Obstacles:
+        """What prevents the launch of a run, beside the surroundings."""
         if row is None or run_fault(row):
             return Obstacles(no_file, stop, self._drained(""))
         node = self._driver.node

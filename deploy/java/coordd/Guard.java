@@ -104,19 +104,11 @@ public final class Guard {
 
   /** The same with another limit, in seconds. */
   public static void gate(double timeoutS) {
-    String why;
-    try {
-      Grant grant = Grant.here();
-      Answer answer = ask(grant, grant.isLocal() ? "owner" : "gate", new Deadline(timeoutS), 0);
-      if (answer.holds()) {
-        return;
-      }
-      why = grant.name() + " must not begin any more: " + answer.why;
-    } catch (LeaseLostException exc) {
-      why = exc.getMessage();
+    String why = whyNot("gate", " must not begin any more: ", timeoutS);
+    if (!why.isEmpty()) {
+      System.err.println("coordd.guard: " + why + ". The program ends before it has done anything");
+      System.exit(1);
     }
-    System.err.println("coordd.guard: " + why + ". The program ends before it has done anything");
-    System.exit(1);
   }
 
   /** True if this attempt holds its run now; without a clear yes false, with the reason in the log. */
@@ -126,19 +118,22 @@ public final class Guard {
 
   /** The same with another limit, in seconds. */
   public static boolean stillOwner(double timeoutS) {
-    String why;
+    String why = whyNot("owner", ": ", timeoutS);
+    if (!why.isEmpty()) {
+      LOG.warning("not the owner: " + why);
+    }
+    return why.isEmpty();
+  }
+
+  /** Why this attempt does not hold its run, or nobody can tell, behind its name and {@code link}; "" if it does. */
+  private static String whyNot(String what, String link, double timeoutS) {
     try {
       Grant grant = Grant.here();
-      Answer answer = ask(grant, "owner", new Deadline(timeoutS), 0);
-      if (answer.holds()) {
-        return true;
-      }
-      why = grant.name() + ": " + answer.why;
+      Answer answer = ask(grant, grant.isLocal() ? "owner" : what, new Deadline(timeoutS), 0);
+      return answer.holds() ? "" : grant.name() + link + answer.why;
     } catch (LeaseLostException exc) {
-      why = exc.getMessage();
+      return exc.getMessage();
     }
-    LOG.warning("not the owner: " + why);
-    return false;
   }
 
   /**

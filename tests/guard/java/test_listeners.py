@@ -18,16 +18,19 @@ from services.guarding.test_listener import asked, attempts, free_port
 from support.servers.certs import certificates
 
 from coordd.adapters.secrets import tls_listener
-from guard.fake_runner import GREETING, NONCE, mac, signed
+from coordd.core.ledger.runner_requests import Grant
+from coordd.core.ledger.words import AttemptNumber, Token
+from guard.fake_runner import GREETING, NONCE, Answerer, Reply, signed
 from guard.java.driver import ask
 from guard.test_questions import BAD, yes
 
 __all__ = ["attempts"]  # the fixture
 
+GRANT = Grant(run=RUN, attempt=AttemptNumber(0), token=Token(5), nonce=NONCE)
 PROPERTIES = ("run", "job", "attempt", "token", "token.nonce", "guard")
 
 
-def conf_of(attempt: Any, *addresses: str, application: str = APP) -> dict[str, str]:
+def conf_of(attempt: Grant, *addresses: str, application: str = APP) -> dict[str, str]:
     """As a cluster manager hands it to the driver."""
     said = (attempt.run, "sales", str(attempt.attempt), str(attempt.token), attempt.nonce, ", ".join(addresses))
     conf = {f"spark.coordd.{name}": value for name, value in zip(PROPERTIES, said, strict=True)}
@@ -104,39 +107,13 @@ def test_over_tls_it_asks_only_a_listener_that_it_trusts(
 # ---- programs that only say that they are listeners
 
 
-class Listener:
+class Listener(Answerer):
     """Greets, and answers as a test says."""
 
-    def __init__(self, reply: Callable[[dict[str, Any]], bytes | None], greeting: bytes = GREETING) -> None:
-        self._reply, self._greeting = reply, greeting
-        self._kept: list[socket.socket] = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._socket.getsockname()[1]}"
-        self.heard: list[bytes] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:
-                return
-            self._kept.append(sock)
-            sock.sendall(self._greeting + b"00ff\n")
-            line = sock.makefile("rb").readline()
-            if not line:
-                continue
-            self.heard.append(line)
-            proof, _, body = line.removeprefix(GREETING)[:-1].partition(b" ")
-            assert proof == mac(NONCE, b"ask 00ff", body)
-            data = self._reply(json.loads(body))
-            if data is not None:
-                sock.sendall(data)
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        for sock in (*self._kept, self._socket):
-            sock.close()
+    def __init__(self, reply: Reply, version: bytes = GREETING) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        super().__init__(listener, reply, greeting=version + b"00ff\n", purpose=b"ask 00ff")
 
 
 @pytest.fixture
@@ -153,9 +130,6 @@ def listening() -> Iterator[Callable[..., Listener]]:
 
 
 def test_anything_but_a_clear_yes_is_a_no(listening: Callable[..., Listener], classes: Path) -> None:
-    class Said:
-        run, attempt, token, nonce = RUN, 0, 5, NONCE
-
     liars = [listening(reply) for reply in BAD.values()]
     liars.append(listening(lambda question: signed(yes(question)), b"coordd-guard 2 "))
     liars.append(listening(lambda question: signed(yes(question)).replace(b'"token": 0', b'"token": [0]')))
@@ -165,7 +139,7 @@ def test_anything_but_a_clear_yes_is_a_no(listening: Callable[..., Listener], cl
     ]
     addresses = [one.address for one in (*liars, *honest)]
 
-    done = ask(classes, "each", "0.5", *addresses, conf=conf_of(Said, "tcp://127.0.0.1:1"))
+    done = ask(classes, "each", "0.5", *addresses, conf=conf_of(GRANT, "tcp://127.0.0.1:1"))
     assert done.stdout.split() == ["false"] * len(liars) + ["true"] * len(honest), done.stderr
     assert all(NONCE.encode() not in line for one in liars for line in one.heard)
     assert sum(len(one.heard) for one in liars) >= len(BAD)
@@ -174,9 +148,6 @@ def test_anything_but_a_clear_yes_is_a_no(listening: Callable[..., Listener], cl
 def test_a_driver_that_is_adopted_while_it_commits_commits_for_who_adopted_it(
     listening: Callable[..., Listener], classes: Path
 ) -> None:
-    class Said:
-        run, attempt, token, nonce = RUN, 0, 5, NONCE
-
     def reply(question: dict[str, Any], *, moves_to: int) -> bytes:
         word, token = ("ok", question["holder"] or 5)
         if question["ask"] == "commit" and question["holder"] == 5:
@@ -184,7 +155,7 @@ def test_a_driver_that_is_adopted_while_it_commits_commits_for_who_adopted_it(
         return signed({"id": question["id"], "word": word, "token": token, "why": "moved"})
 
     adopted, backwards = (listening(partial(reply, moves_to=token)) for token in (9, 5))
-    done, none = (ask(classes, "transact", "20", conf=conf_of(Said, one.address)) for one in (adopted, backwards))
+    done, none = (ask(classes, "transact", "20", conf=conf_of(GRANT, one.address)) for one in (adopted, backwards))
 
     holders = [json.loads(line.split(b" ", 3)[3])["holder"] for line in adopted.heard]
     assert (done.returncode, holders) == (0, [0, 5, 9]), done.stderr
@@ -192,9 +163,6 @@ def test_a_driver_that_is_adopted_while_it_commits_commits_for_who_adopted_it(
 
 
 def test_who_says_a_byte_now_and_then_before_a_certificate_does_not_hold_the_driver(classes: Path) -> None:
-    class Said:
-        run, attempt, token, nonce = RUN, 0, 5, NONCE
-
     sent: list[int] = []
 
     def dribble(listener: socket.socket) -> None:
@@ -210,7 +178,7 @@ def test_who_says_a_byte_now_and_then_before_a_certificate_does_not_hold_the_dri
         port = listener.getsockname()[1]
         thread = threading.Thread(target=dribble, args=(listener,), daemon=True)
         thread.start()
-        done = ask(classes, "owner", "1", conf=conf_of(Said, f"tls://localhost:{port}"))
+        done = ask(classes, "owner", "1", conf=conf_of(GRANT, f"tls://localhost:{port}"))
         thread.join()
 
     assert done.stdout == "false\n"
