@@ -199,7 +199,7 @@ class Daemon:
             ),
             launch=self.runners.launch,
             cancel=self.runners.cancel,
-            windows=Windows(boottime(), time.time(), self.node.clock) if connected else None,
+            windows=Windows(boottime(), time.time(), self.node.clock, self.node.full_hostname) if connected else None,
         )
         if connected:
             backlog = SqliteBacklog(os.path.join(self.config.node.state_dir, "backlog.db"))

@@ -21,7 +21,9 @@ Forgotten messages (after a restart, or of a sender beyond SENDERS_MAX) could be
 commands must also be stamped after the moment of forgetting, until anything older has expired anyway. That moment is
 read from the wall clock at the start. If that clock was ahead and is set back, everybody seems to speak of the time
 before. Then a message counts too if it was said after the start by the wall clock as it is now *and* its logical stamp
-is above the mark that this receiver started from: what was heard before the restart is below that mark.
+is above the mark that this receiver started from: what was heard before the restart is below that mark. A receiver that
+starts without a mark (a new node, or one that lost its state) takes the highest stamp of the answers to its hello
+instead: who answers has heard what was said before, and what comes later is stamped above it.
 
 A heartbeat starts nothing, but an old one must not make a dead node look alive. A node's message about itself is
 refused if it is old by the two wall clocks (FORGOTTEN_S) *and* its logical stamp does not prove that it is new: a new
@@ -48,6 +50,7 @@ from coordd.core.wire.events import (
     WorkerElect,
     WorkerElectAck,
     WorkerHello,
+    WorkerHelloReply,
 )
 
 # How many numbers below the highest are remembered; a packet of the largest size takes about 500. 1 KiB per sender.
@@ -100,27 +103,36 @@ class Admission(NamedTuple):
     notice: str = ""
 
 
+class _Memory:
+    """The moment from which a receiver remembers what it has heard."""
+
+    __slots__ = ("forgotten_until", "forgotten_wall", "heard_to")
+
+    def __init__(self, wall: float, until_mono: float, heard_to: float) -> None:
+        self.forgotten_wall = wall
+        self.forgotten_until = until_mono  # no message from before can be valid after this time
+        self.heard_to = heard_to  # no message with a stamp above this was heard and forgotten
+
+    def is_forgotten(self, event: AnyEvent, now_mono: float, now_wall: float) -> bool:
+        """True if the event may have been heard before this memory began."""
+        if now_mono >= self.forgotten_until or event.timestamp >= self.forgotten_wall:
+            return False
+        begun_wall = now_wall - (now_mono - self.forgotten_until + FORGOTTEN_S)  # by the wall clock as it is now
+        return event.clock <= self.heard_to or event.timestamp < begun_wall
+
+
 class _Window:
     """The numbers heard from one incarnation. Bit n of a mask stands for ``high - n``."""
 
-    __slots__ = ("forgotten_until", "forgotten_wall", "heard_to", "high", "late_high", "late_mask", "mask", "stamp")
+    __slots__ = ("high", "late_high", "late_mask", "mask", "memory", "stamp")
 
-    def __init__(self, high: int, stamp: int, forgotten_wall: float, forgotten_until: float, heard_to: float) -> None:
+    def __init__(self, high: int, stamp: int, memory: _Memory) -> None:
         self.high = high
         self.stamp = stamp  # an old message is new only above this stamp
         self.mask = 0
         self.late_high = -1
         self.late_mask = 0
-        self.forgotten_wall = forgotten_wall
-        self.forgotten_until = forgotten_until
-        self.heard_to = heard_to  # no message with a stamp above this was heard and forgotten
-
-    def is_forgotten(self, event: AnyEvent, now_mono: float, now_wall: float) -> bool:
-        """True if the event may have been heard before this window was begun."""
-        if now_mono >= self.forgotten_until or event.timestamp >= self.forgotten_wall:
-            return False
-        begun_wall = now_wall - (now_mono - self.forgotten_until + FORGOTTEN_S)  # by the wall clock as it is now
-        return event.clock <= self.heard_to or event.timestamp < begun_wall
+        self.memory = memory
 
     def hear(self, seq: int) -> str:
         """Note a number: "" when it is new, LATE, or DUPLICATE."""
@@ -155,16 +167,18 @@ class _Window:
 class Windows:
     """The windows of all senders that one node hears."""
 
-    def __init__(self, now_mono: float | None = None, now_wall: float = 0.0, clock_mark: int = 0) -> None:
-        """The two clocks when this node begins to listen, and the mark of its logical clock. Without them, it is as if
-        it had always listened.
+    def __init__(
+        self, now_mono: float | None = None, now_wall: float = 0.0, clock_mark: int = 0, name: str = ""
+    ) -> None:
+        """The two clocks when this node begins to listen, the mark of its logical clock, and its full_hostname. Without
+        them, it is as if it had always listened.
         """
         self._windows: dict[tuple[str, str], _Window] = {}  # the sender that was silent for longest comes first
         self._clock_mark = clock_mark
-        # A node that lost its state starts without a mark, and may have heard everything.
-        self._heard_to: float = clock_mark or math.inf
-        self._forgotten_wall = now_wall
-        self._forgotten_until = -math.inf if now_mono is None else now_mono + FORGOTTEN_S
+        self._name = name
+        # A node that lost its state starts without a mark, and may have heard everything until others have answered it.
+        until_mono = -math.inf if now_mono is None else now_mono + FORGOTTEN_S
+        self._start = self._memory = _Memory(now_wall, until_mono, clock_mark or math.inf)
         self.refused = dict.fromkeys(REFUSED, 0)  # packets with a refusal, by reason
         self.late = 0  # late packets with facts
 
@@ -177,11 +191,13 @@ class Windows:
         oldest = now_wall - EXPIRY_S - CLOCK_SKEW_MAX_S
         newest = now_wall + CLOCK_SKEW_MAX_S
         shown = window.stamp
+        if not self._clock_mark and not heard and now_mono < self._start.forgotten_until:
+            self._answered(packet)
         if not heard:
             window.stamp = max([shown, *[event.clock for event in packet.events]])
             for event in packet.events:
                 if isinstance(event, ACTS) and (
-                    not oldest <= event.timestamp <= newest or window.is_forgotten(event, now_mono, now_wall)
+                    not oldest <= event.timestamp <= newest or window.memory.is_forgotten(event, now_mono, now_wall)
                 ):
                     break
                 if event.clock <= shown and event.timestamp < now_wall - FORGOTTEN_S:
@@ -205,7 +221,7 @@ class Windows:
             elif not oldest <= event.timestamp <= newest:
                 why = EXPIRED
             else:
-                why = FORGOTTEN if window.is_forgotten(event, now_mono, now_wall) else ""
+                why = FORGOTTEN if window.memory.is_forgotten(event, now_mono, now_wall) else ""
             if why:
                 refused[why] = refused.get(why, 0) + 1
             else:
@@ -219,9 +235,16 @@ class Windows:
         """A sender that is unknown, or forgotten."""
         if len(self._windows) >= SENDERS_MAX:
             del self._windows[next(iter(self._windows))]
-            self._forgotten_wall, self._forgotten_until = now_wall, now_mono + FORGOTTEN_S
-            self._heard_to = math.inf  # the forgotten sender may have said anything since the start
-        return _Window(seq, self._clock_mark, self._forgotten_wall, self._forgotten_until, self._heard_to)
+            # The forgotten sender may have said anything since the start.
+            self._memory = _Memory(now_wall, now_mono + FORGOTTEN_S, math.inf)
+        return _Window(seq, self._clock_mark, self._memory)
+
+    def _answered(self, packet: Packet) -> None:
+        """An answer to our hello: its sender has heard what was said before our start, so its stamp is above that."""
+        for event in packet.events:
+            if isinstance(event, WorkerHelloReply) and event.to == self._name:
+                known = self._start.heard_to
+                self._start.heard_to = event.clock if known == math.inf else max(known, event.clock)
 
     def _notice(self, packet: Packet, refused: dict[str, int], now_wall: float) -> str:
         told = []

@@ -23,6 +23,7 @@ from coordd.core.wire.events import (
     WorkerElectAck,
     WorkerHeartbeat,
     WorkerHello,
+    WorkerHelloReply,
     event_type,
 )
 from coordd.core.wire.windows import CLOCK_SKEW_MAX_S, EXPIRY_S, FORGOTTEN_S, REACH, SENDERS_MAX, Admission, Windows
@@ -273,6 +274,43 @@ def test_a_clock_that_was_ahead_at_the_start_lets_no_old_election_act(
     said.clock = clock
     told = restarted.admit(packet(1, said), MONO + 2, WALL + 2)
     assert (told.events, told.refused) == ([], {"forgotten": 1}), why
+
+
+def reply(clock: int, to: str = "edge-2.7") -> WorkerHelloReply:
+    return WorkerHelloReply(to=to, clock=clock, timestamp=WALL + 1)
+
+
+def test_answers_to_its_hello_show_a_node_without_a_mark_what_it_cannot_have_heard() -> None:
+    """Its clock was a minute ahead at its start, and is right now."""
+    new = Windows(MONO, WALL + 60, 0, "edge-2.7")
+
+    def hears(clock: int, at: float, of: str = "edge-3") -> bool:
+        said = elect(at)
+        said.clock = clock
+        return bool(new.admit(packet(clock, said, hostname=of), MONO + 3, WALL + 3).events)
+
+    new.admit(packet(1, reply(900, to="edge-9.7")), MONO + 1, WALL + 61)
+    assert not hears(1001, WALL + 2), "nobody has answered this node"
+    new.admit(packet(2, reply(2000)), MONO + 1, WALL + 61)
+    assert not hears(2000, WALL + 2), "it may have been heard before the start"
+    assert hears(2001, WALL + 2), "it was said after an answer"
+    assert not hears(2002, WALL - 1), "it was said before the start"
+    new.admit(packet(1, reply(3000), hostname="edge-4"), MONO + 1, WALL + 61)
+    assert not hears(2500, WALL + 2), "another one had heard more"
+    new.admit(packet(3, reply(1500)), MONO + 1, WALL + 61)
+    assert not hears(2501, WALL + 2), "an older answer proves no less"
+    assert hears(3001, WALL + 2)
+
+
+def test_answers_show_nothing_about_a_sender_that_was_forgotten_since() -> None:
+    new = Windows(MONO - 50, WALL + 10, 0, "edge-2.7")
+    new.admit(packet(1, reply(10)), MONO - 49, WALL + 11)
+    for number in range(SENDERS_MAX):
+        new.admit(packet(1, heartbeat(), hostname=f"n{number}"), MONO, WALL + 60)
+    new.admit(packet(1, reply(20)), MONO + 1, WALL + 61)
+    said = elect(WALL + 1.5)
+    said.clock = 30
+    assert not new.admit(packet(2, said), MONO + 2, WALL + 2).events
 
 
 @given(

@@ -144,7 +144,7 @@ class Daemon(QuietShell):
         self.checks: ChecksSeat | None = None
         self.seats: list[Seat] = []  # of its services
         self.began_with = host.disk.clock_mark
-        self.windows = Windows(*self.time(), host.disk.clock_mark) if world.plan.production else None
+        self.windows = Windows(*self.time(), host.disk.clock_mark, self.name) if world.plan.production else None
 
     def call_s(self) -> float:
         """Seconds that a call of another server takes, one way."""
