@@ -361,9 +361,7 @@ class Daemon:
                     self.node.outcomes.saw(event, event.timestamp)
                     self.runners.saw(event)
         except UnavailableError as exc:
-            log.error(
-                "journal.not_recalled", reason=str(exc), lost="fewer rows can be restored if the ledger goes back"
-            )
+            log.error("journal.not_recalled", reason=str(exc), lost="fewer rows to restore if the ledger goes back")
 
     def _state_changed(self, state: str) -> None:
         if state == "ready":
@@ -476,6 +474,7 @@ class Daemon:
         """The node uses these job files, and keeps the definitions for its next life."""
         wanted = {**jobs, **self.observing.hook_jobs(self.config, jobs)}
         self.node.cannot_launch(self.builder.problems(wanted))
+        self.node.rulebook.definitions.revision = self.source.revision
         self.node.set_jobs(wanted, now)
         try:
             self._job_definitions.save(self.node.rulebook.definitions.kept())

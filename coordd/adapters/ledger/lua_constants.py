@@ -14,6 +14,7 @@ from coordd.core.ledger.backfill import plan as plans, rule as backfilling
 from coordd.core.ledger.breaker import rule as breaking, text as breakers
 from coordd.core.ledger.limits import rule as limiting, text as limits
 from coordd.core.ledger.marks import rule as marks
+from coordd.core.ledger.revision import text as revisions
 
 PATH = Path(__file__).parent / "lua" / "shared" / "constants.lua"
 
@@ -56,7 +57,8 @@ _FIGURES = (
 # Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs; and how the text
 # begins that says who asked for a run whose parents did not all come, or whose parents opened it. RERUN: of plans of
 # re-runs; RERUN_OF: what stands in the row of a run that such a plan has opened; REPEATED: how the text begins of a run
-# that a person runs once more; then how long a plan waits (seconds).
+# that a person runs once more; GONE: the definition of a job that a revision has withdrawn; then how
+# long a plan waits (seconds).
 _KEYS = {
     "NODE": rows.OF_NODE,
     "JOB": rows.OF_JOB,
@@ -71,6 +73,7 @@ _KEYS = {
     "RERUN": rows.OF_RERUN,
     "RERUN_OF": words.RERUN,
     "REPEATED": words.REPEATED,
+    "GONE": revisions.GONE,
     "CHILDREN_KEPT_S": steps.CHILDREN_KEPT_S,
 }
 

@@ -238,11 +238,12 @@ class NewRules(Request[Answer]):
 class Activate(Request[Answer]):
     """That definition of a job counts from now on. ``how`` is one of HOW; see the rule.
 
-    ``before``: the digests that the node knows to be older, oldest first, with a space between them.
+    ``before``: the digests that the node knows to be older, oldest first, with a space between them. ``revision``: the
+    published one that it is of (0: of none).
     """
 
     op = "activate"
-    wire = ("job", "digest", "schedule", "how", "by", "sequence", "counts_from", "before")
+    wire = ("job", "digest", "schedule", "how", "by", "sequence", "counts_from", "before", "revision")
     __slots__ = wire
 
     def __init__(
@@ -256,6 +257,7 @@ class Activate(Request[Answer]):
         sequence: int = 0,
         counts_from: float = 0.0,
         before: str = "",
+        revision: int = 0,
     ) -> None:
         assert how in HOW, f"{job}: activated as {how}"
         self.job = job
@@ -266,6 +268,7 @@ class Activate(Request[Answer]):
         self.sequence = sequence
         self.counts_from = counts_from
         self.before = before
+        self.revision = revision
 
 
 class Adopt(Request[Answer]):

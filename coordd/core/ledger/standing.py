@@ -47,6 +47,7 @@ from coordd.errors import BadRowError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from coordd.core.ledger.requests import Activate, NewRules
+    from coordd.core.ledger.revision.text import InForce
     from coordd.core.ledger.rows import Store
 
 # The old rules can have granted only runs that are due at most CLAIM_AHEAD_S after the new rules begin; and every node
@@ -262,15 +263,19 @@ class Standing:
         activations = store.activations(job.job)
         return activations[-1].counts_from if activations else 0.0
 
+    def _was_scheduled(self, store: "Store", job: JobRow, now: LedgerTime) -> bool:
+        """True if a job without a definition had a schedule: the ledger has forgotten the definition, or the job comes
+        from the old rules.
+        """
+        return store.last_fire_at(job.job, now.wall + CLAIM_AHEAD_S) > 0 or job.horizon < self._identity_from(store)
+
     def _first_counts_from(self, store: "Store", job: JobRow, how: str, now: LedgerTime) -> float:
         """From when the first definition of a job counts.
 
         Under the old rules jobs had schedules without a definition: such a job continues at its horizon. The horizon of
         any other job tells only when it was first seen, and it may have had no schedule since.
         """
-        fired = store.last_fire_at(job.job, now.wall + CLAIM_AHEAD_S) > 0
-        was_scheduled = how != "returned" and (fired or job.horizon < self._identity_from(store))
-        return job.horizon if was_scheduled else now.wall
+        return job.horizon if how != "returned" and self._was_scheduled(store, job, now) else now.wall
 
     def activate(self, store: "Store", said: "Activate", now: LedgerTime) -> Answer:
         """That definition of a job counts from now on: ok (token: its sequence), differs (another one still counts).
@@ -342,6 +347,13 @@ class Holds(Standing):
             self._put_hold(store, key, None)
             return None
         return hold
+
+    def _revision(self, store: "Store", now: LedgerTime) -> "InForce":
+        """The published revision that is in force."""
+        from coordd.core.ledger.revision.text import read
+
+        hold = self._hold(store, REVISION, now)
+        return read(hold.note if hold is not None else "")
 
     def _note(self, store: "Store", key: str) -> str:
         """The note of a hold that has no end; "" if there is none."""

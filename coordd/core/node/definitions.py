@@ -45,12 +45,13 @@ class Had(NamedTuple):
 class Definitions:
     """Compares this node's scheduled jobs with the definitions that count."""
 
-    __slots__ = ("_ctx", "_earlier", "asked", "brought_back", "had", "published", "stale")
+    __slots__ = ("_ctx", "_earlier", "asked", "brought_back", "had", "published", "revision", "stale")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._earlier: tuple[Job, ...] = ()
         self.published = False  # they are those of a published revision
+        self.revision = 0  # its number
         self.had: dict[str, Had] = {}  # kept over a restart
         self.asked: dict[str, Had] = {}  # job -> the activated definition, until the ledger answers
         self.brought_back: set[str] = set()  # jobs that were missing here and have begun to count since
@@ -181,6 +182,7 @@ class Definitions:
             sequence=had.sequence,
             counts_from=had.counts_from,
             before=" ".join(past.digest for past in self._ctx.past.get(name, ())),
+            revision=self.revision,
         )
         self.asked[name] = had
         self._ctx.ask(activate, partial(self._answered, name))

@@ -9,7 +9,7 @@ schedule.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -94,6 +94,11 @@ class PublishedSource(Elsewhere):
         """As the last sweep found it."""
         hold = self.driver.node.drains.holds.get(REVISION)
         return read(hold.note) if hold is not None else NO_REVISION
+
+    @property
+    def revision(self) -> int:
+        """The number of the one that this node has; 0: none."""
+        return self.kept.number
 
     def view(self) -> dict[str, Any]:
         return {
@@ -265,11 +270,8 @@ class PublishedSource(Elsewhere):
             return ""  # it may not know all members
         if 0 < in_force.number < self.kept.number:
             return ""  # the ledger has forgotten one, and is told of it first
-        had: set[str] = set()
-        if in_force.number and in_force.digest != self.kept.digest:  # this node cannot use the one in force
-            had = await self._names_in(in_force)
         of = candidate.of
-        answer = await self._ask(of.number, of.digest, in_force, candidate.jobs, had, by=of.by, uid=of.uid)
+        answer = await self._ask(of.number, of.digest, in_force, candidate.jobs, by=of.by, uid=of.uid)
         if answer.word == OK:
             self._hurry = True
             log.info("jobs.revision_in_force", revision=of.number, replaces=in_force.number, by=of.by, digest=of.digest)
@@ -290,37 +292,9 @@ class PublishedSource(Elsewhere):
         log.warning("jobs.revision_forgotten", revision=self.kept.number, in_force=in_force.number)
         await self._ask(self.kept.number, self.kept.digest, in_force, self.jobs, by=self.driver.node.hostname)
 
-    async def _names_in(self, in_force: InForce) -> set[str]:
-        """The jobs of the revision in force that have a schedule, or may have one. All that can use it may be gone:
-        the others must be able to put the next one in force, even if nobody can read this one any more.
-        """
-        candidate = await self._read_revision(in_force.number)
-        if candidate.of.digest != in_force.digest:
-            return set()
-        try:
-            texts = self._texts(candidate.of)
-        except ValueError:
-            return set()
-        return texts.keys() - {name for name, job in candidate.jobs.jobs.items() if not job.opens}
-
-    async def _ask(
-        self,
-        number: int,
-        digest: str,
-        in_force: InForce,
-        jobs: JobSet,
-        had: Iterable[str] = (),
-        *,
-        by: str,
-        uid: int = 0,
-    ) -> Answer:
-        """Ask the ledger to put these definitions in force. A job of this node that they lack is gone, also one that an
-        earlier revision ``had``: a ledger that went back knows that one.
-        """
-        scheduled = {name: (job.digest, job.schedule_digest) for name, job in jobs.jobs.items() if job.opens}
-        gone = [name for name, job in self.jobs.jobs.items() if job.opens]
-        gone += [*self.driver.node.rulebook.definitions.had, *sorted(had)]
-        text = definitions(scheduled, gone)
+    async def _ask(self, number: int, digest: str, in_force: InForce, jobs: JobSet, *, by: str, uid: int = 0) -> Answer:
+        """Ask the ledger to put these definitions in force, and no others."""
+        text = definitions({name: (job.digest, job.schedule_digest) for name, job in jobs.jobs.items() if job.opens})
         adopt = Adopt(number=number, digest=digest, replaces=in_force.number, by=by, uid=uid, jobs=text)
         answer = await self.ledger.write(adopt)
         self.driver.feed(self.driver.node.look_again)

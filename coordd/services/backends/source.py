@@ -44,6 +44,11 @@ class Source:
         return self.config.jobs.backend
 
     @property
+    def revision(self) -> int:
+        """The number of the published revision that this node has; 0: none."""
+        return 0
+
+    @property
     def problem(self) -> str:
         """The problems of the source, as a sentence; "" without any."""
         return "; ".join([self._problems[kind] for kind in sorted(self._problems)])

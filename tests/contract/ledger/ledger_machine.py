@@ -249,20 +249,11 @@ class LedgerMachine(Follows):
         how=st.sampled_from(("new", "changed", "returned", "restored", "person")),
         sequence=st.integers(0, 9),
         ago_s=st.sampled_from((0.0, 100.25)),
+        revision=st.sampled_from((0, 0, 1, 2, 3)),
     )
-    def activate(self, job: str, digest: str, schedule: str, how: str, sequence: int, ago_s: float) -> None:
-        self.ask(
-            Activate(
-                job=job,
-                digest=digest,
-                schedule=schedule,
-                how=how,
-                by="ann\nb",
-                sequence=sequence,
-                counts_from=self.clock.wall - ago_s,
-                before="d3 d1 d4" if ago_s else "",
-            )
-        )
+    def activate(self, ago_s: float, **said: Any) -> None:
+        before = "d3 d1 d4" if ago_s else ""
+        self.ask(Activate(by="ann\nb", counts_from=self.clock.wall - ago_s, before=before, **said))
 
     @rule(
         number=st.integers(1, 4),

@@ -365,11 +365,12 @@ def test_a_published_job_that_was_away_here_alone_is_opened_again() -> None:
 def test_a_published_definition_that_the_ledger_has_forgotten_is_restored() -> None:
     lone = started(hourly("d1"))
     lone.node.rulebook.definitions.published = True
+    lone.node.rulebook.definitions.revision = 7
     lone.node.rulebook.definitions.had = {"sales": Had("d1", 4, EPOCH - HOUR_S)}
     swept(lone, None)
 
     (asked,) = lone.waiting(Activate)
-    assert (asked.how, asked.sequence, asked.counts_from) == ("restored", 4, EPOCH - HOUR_S)
+    assert (asked.how, asked.sequence, asked.counts_from, asked.revision) == ("restored", 4, EPOCH - HOUR_S, 7)
 
 
 def test_a_job_that_is_new_in_a_published_revision_opens_what_was_due_before_this_node_took_it() -> None:

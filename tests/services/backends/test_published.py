@@ -15,10 +15,9 @@ from coordd.config.sections import Config, JobsConfig
 from coordd.core.jobs.job import jobs_digest
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Adopt
-from coordd.core.ledger.revision.text import GONE, InForce
+from coordd.core.ledger.revision.text import InForce
 from coordd.core.ledger.rows import REVISION, Hold
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
-from coordd.core.node.definitions import Had
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Kept, Published, Vote
 from coordd.services.backends import published
@@ -145,7 +144,7 @@ def test_a_job_that_the_next_revision_lacks_is_gone(lab: Lab) -> None:
     lab.publish(sales=SALES)
     lab.look()
 
-    assert lab.asked[-1].jobs.splitlines()[-1] == "stock gone gone"
+    assert [line.split()[0] for line in lab.asked[-1].jobs.splitlines()] == ["sales"]  # the ledger withdraws the rest
     assert set(lab.used[-1].jobs) == {"sales"}
 
 
@@ -218,12 +217,12 @@ def test_a_node_that_is_behind_takes_the_one_in_force_before_it_asks_for_the_nex
     lab.look()
 
     assert [set(jobs.jobs) for jobs in lab.used] == [{"sales"}, {"stock"}]
-    assert lab.asked[0].jobs.splitlines()[-1] == "sales gone gone"
+    assert (lab.asked[0].number, lab.asked[0].replaces) == (2, 1)
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
 def test_a_node_that_cannot_use_the_one_in_force_puts_the_next_one_in_force(lab: Lab, spoilt: bool) -> None:
-    """The nodes that could use it are gone. Its jobs are gone too, as far as its texts can be read."""
+    """The nodes that could use it are gone. The ledger withdraws its jobs."""
     lab.publish(sales=SALES)
     lab.look()
     texts = {"sales": SALES, "stock": STOCK, "other": OF_ANOTHER_POOL}
@@ -237,8 +236,6 @@ def test_a_node_that_cannot_use_the_one_in_force_puts_the_next_one_in_force(lab:
     lab.look()
 
     assert (lab.asked[-1].number, lab.asked[-1].replaces) == (3, 2)
-    gone = [line.split()[0] for line in lab.asked[-1].jobs.splitlines() if line.endswith("gone gone")]
-    assert gone == ([] if spoilt else ["other", "stock"])
     assert lab.file.saved[-1].number == 3
     assert lab.source.problem == ""
 
@@ -316,17 +313,6 @@ def test_a_ledger_that_forgot_is_told_the_newest_revision_again(lab: Lab) -> Non
 
     assert [(one.number, one.digest, one.replaces) for one in lab.asked] == [(1, digest, 0)] * 2
     assert len(lab.used) == 1
-
-
-def test_a_ledger_that_forgot_is_told_which_jobs_of_earlier_revisions_are_gone(lab: Lab) -> None:
-    """It may know such a revision. The job would come back later as if it had never been away."""
-    lab.publish(sales=SALES)
-    lab.look()
-    lab.node.rulebook.definitions.had["stock"] = Had("d7", 2)
-    lab.node.drains.holds = {}
-    lab.look()
-
-    assert f"stock {GONE} {GONE}" in lab.asked[-1].jobs.splitlines()
 
 
 @pytest.mark.parametrize("how", ["refused", "emptied", "away"])

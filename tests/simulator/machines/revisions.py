@@ -149,6 +149,7 @@ class Sources:
             made.start()
         daemon.host.jobs = made.jobs.jobs
         daemon.node.rulebook.definitions.published = True
+        daemon.node.rulebook.definitions.revision = made.revision
         self.world.at(daemon.rng.uniform(0.1, LOOK_S), self._look, daemon, made)
         return made
 
@@ -165,7 +166,8 @@ class Sources:
 
     def _use(self, daemon: Daemon, jobs: JobSet) -> None:
         daemon.host.jobs = jobs.jobs
-        self.world.say(f"{daemon.host.name} takes its revision {daemon.source.kept.number if daemon.source else 0}")
+        revision = daemon.node.rulebook.definitions.revision = daemon.source.revision if daemon.source else 0
+        self.world.say(f"{daemon.host.name} takes its revision {revision}")
         self.world.publishing.taken()
         daemon.feed(self.world.configuration.noticed, daemon.host, jobs.jobs)
 

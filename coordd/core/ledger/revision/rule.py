@@ -23,24 +23,30 @@ class Adopting(Fires):
 
         ``replaces`` is the revision that the caller found in force. So of two callers one is refused, and an older
         revision never replaces a newer one. Each definition is activated as a person would (``activate``): what has not
-        changed keeps its place. A bad row refuses the whole revision, before anything is written.
+        changed keeps its place. Every other job that has a definition in the ledger, or had a schedule, is withdrawn,
+        also one that the caller does not know: it may be a new node, and the ledger may have that job from a node with
+        an older revision. A bad row refuses the whole revision, before anything is written.
         """
         from coordd.core.ledger.requests import Activate
-        from coordd.core.ledger.revision.text import InForce, read
+        from coordd.core.ledger.revision.text import GONE, InForce
 
         if now.recovering_s > 0:
             return Answer(RECOVERING, left_s=now.recovering_s, in_s=now.recovering_s)
         if self._identity_from(store) == NEVER:
             return Answer(OUTDATED)
-        hold = self._hold(store, REVISION, now)
-        known, new = read(hold.note if hold is not None else ""), InForce(said.number, said.digest)
+        known, new = self._revision(store, now), InForce(said.number, said.digest)
         if known == new:
             return Answer(OK, token=new.number)
         if known.number >= new.number or known.number != said.replaces:
             return Answer(DIFFERS, token=known.number)
         jobs = [line.split(" ") for line in said.jobs.splitlines()]
-        for name, _, _ in jobs:
+        listed = {name for name, _, _ in jobs}
+        for name in listed:
             self._known(store, name)
+        for name in store.job_names():
+            job = None if name in listed else self._known(store, name)
+            if job is not None and (job.digest or self._was_scheduled(store, job, now)):
+                jobs.append([name, GONE, GONE])
         for name, digest, schedule in jobs:
             self.activate(store, Activate(job=name, digest=digest, schedule=schedule, how="person", by=said.by), now)
         self._put_hold(store, REVISION, Hold(by=said.by, uid=said.uid, at=now.wall, note=new.text()))

@@ -48,7 +48,7 @@ def test_the_last_half_second_of_a_quarantine_is_one(nodes: Nodes, back: Callabl
         ).word
         == "recovering"
     )
-    adopted = Adopt(number=1, digest="r1", replaces=0, by="ann", jobs=definitions({"sales": ("d2", "s2")}, ()))
+    adopted = Adopt(number=1, digest="r1", replaces=0, by="ann", jobs=definitions({"sales": ("d2", "s2")}))
     assert nodes.ask(adopted).word == "recovering"
     passed = PassOver(job="sales", digest="d1", identity_from=0.0, start_within_s=1.0, settled=Settled(1.0, "missed"))
     assert nodes.ask(passed).word == "recovering"

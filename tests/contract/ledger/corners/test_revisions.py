@@ -8,8 +8,8 @@ from support.ledger_calls import LEASE_S, Nodes
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.requests import Adopt, Claim, Keep, ListOpen
-from coordd.core.ledger.revision.text import NO_REVISION, InForce, definitions, read
+from coordd.core.ledger.requests import Activate, Adopt, Claim, Keep, ListOpen
+from coordd.core.ledger.revision.text import GONE, NO_REVISION, InForce, definitions, read
 from coordd.core.ledger.rows import REVISION
 from coordd.core.ledger.words import AttemptNumber
 
@@ -22,11 +22,9 @@ def known(nodes: Nodes) -> None:
     nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
 
 
-def adopt(nodes: Nodes, number: int, jobs: dict[str, str], gone: tuple[str, ...] = (), replaces: int = -1) -> Answer:
+def adopt(nodes: Nodes, number: int, jobs: dict[str, str], replaces: int = -1) -> Answer:
     """Each job's schedule is its definition: a new definition is a new schedule."""
-    text = definitions(
-        {name: (digest, f"schedule of {digest}".replace(" ", "-")) for name, digest in jobs.items()}, gone
-    )
+    text = definitions({name: (digest, f"schedule-of-{digest}") for name, digest in jobs.items()})
     replaced = number - 1 if replaces < 0 else replaces
     return nodes.ask(Adopt(number=number, digest=f"r{number}", replaces=replaced, by="ann", uid=7, jobs=text))
 
@@ -71,7 +69,7 @@ def test_no_fire_time_is_opened_by_two_definitions(nodes: Nodes) -> None:
 
 def test_a_job_that_a_revision_lacks_is_opened_by_nobody(nodes: Nodes) -> None:
     adopt(nodes, 1, {"sales": "s1", "other": "t1"})
-    adopt(nodes, 2, {"sales": "s1"}, gone=("other",))
+    adopt(nodes, 2, {"sales": "s1"})
     nodes.clock.step(HOUR_S)
 
     assert claim(nodes, "other", nodes.clock.wall, "t1") == "differs"
@@ -80,7 +78,7 @@ def test_a_job_that_a_revision_lacks_is_opened_by_nobody(nodes: Nodes) -> None:
 
 def test_a_job_that_comes_back_counts_from_then(nodes: Nodes) -> None:
     adopt(nodes, 1, {"sales": "s1", "other": "t1"})
-    adopt(nodes, 2, {"sales": "s1"}, gone=("other",))
+    adopt(nodes, 2, {"sales": "s1"})
     nodes.clock.step(HOUR_S)
     while_away = nodes.clock.wall
     nodes.clock.step(60.0)
@@ -89,6 +87,78 @@ def test_a_job_that_comes_back_counts_from_then(nodes: Nodes) -> None:
 
     assert claim(nodes, "other", while_away, "t1") == "finished"
     assert claim(nodes, "other", nodes.clock.wall, "t1") == "granted"
+
+
+def restored(nodes: Nodes, job: str, digest: str, revision: int, sequence: int = 9) -> str:
+    """A node tells a ledger that went back which definition it had."""
+    return nodes.ask(
+        Activate(
+            job=job,
+            digest=digest,
+            schedule=f"schedule-of-{digest}",
+            how="restored",
+            by="ann",
+            sequence=sequence,
+            counts_from=nodes.clock.wall - HOUR_S,
+            revision=revision,
+        )
+    ).word
+
+
+def test_a_definition_of_an_earlier_revision_is_not_restored(nodes: Nodes) -> None:
+    """The ledger had forgotten both. A node with revision 1 was late."""
+    assert adopt(nodes, 2, {"sales": "s2"}, replaces=0).word == "ok"
+
+    assert restored(nodes, "other", "t1", revision=1) == "differs"
+    assert restored(nodes, "sales", "s1", revision=1) == "differs"
+    assert {name: one.digest for name, one in swept(nodes).current.items()} == {"sales": "s2"}
+    assert restored(nodes, "other", "t1", revision=2) == "ok"
+    assert restored(nodes, "sales", "s3", revision=3) == "ok"
+
+
+def test_a_definition_that_is_of_no_revision_is_restored(nodes: Nodes) -> None:
+    """The nodes read job files again, or have the version before."""
+    adopt(nodes, 2, {"sales": "s2"}, replaces=0)
+
+    assert restored(nodes, "other", "t1", revision=0) == "ok"
+
+
+def test_a_definition_that_the_ledger_has_from_an_earlier_revision_is_withdrawn(nodes: Nodes) -> None:
+    """The ledger had forgotten that revision, and a node has restored its definition."""
+    restored(nodes, "other", "t1", revision=1)
+    assert adopt(nodes, 2, {"sales": "s2"}, replaces=0).word == "ok"
+
+    assert swept(nodes).current["other"].digest == GONE
+    nodes.clock.step(60.0)
+    assert claim(nodes, "other", nodes.clock.wall, "t1") == "differs"
+
+
+def test_a_job_whose_definition_is_forgotten_is_withdrawn_if_it_had_a_schedule(nodes: Nodes) -> None:
+    """It would come back as if it had never been away."""
+    nodes.clock.step(60.0)
+    assert claim(nodes, "other", nodes.clock.wall, "t1") == "granted"
+    adopt(nodes, 2, {"sales": "s2"}, replaces=0)
+    nodes.clock.step(60.0)
+    adopt(nodes, 3, {"sales": "s2", "other": "t1"})
+
+    assert claim(nodes, "other", nodes.clock.wall - 30.0, "t1") == "finished"
+
+
+def test_a_job_without_a_schedule_is_not_withdrawn(nodes: Nodes) -> None:
+    """Who runs it on demand is not told of a definition that counts."""
+    adopt(nodes, 1, {"sales": "s1"})
+
+    assert "other" not in swept(nodes).current
+
+
+def test_a_job_is_withdrawn_once(nodes: Nodes) -> None:
+    adopt(nodes, 1, {"sales": "s1", "other": "t1"})
+    adopt(nodes, 2, {"sales": "s1"})
+    at = swept(nodes).current["other"]
+    nodes.clock.step(60.0)
+    adopt(nodes, 3, {"sales": "s2"})
+
+    assert swept(nodes).current["other"] == at
 
 
 def test_what_has_not_changed_keeps_its_place(nodes: Nodes) -> None:

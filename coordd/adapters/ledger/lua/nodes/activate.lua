@@ -9,6 +9,7 @@
 --   sequence          number; since which the node was without it, or which it had
 --   counts_from       Unix seconds; of a restored one
 --   before            text; older digests, oldest first, with a space between them
+--   revision          number; the published one that it is of; 0: of none
 -- Answers:
 --   ok                token; its sequence
 --   differs           token; another one counts: its sequence
@@ -19,8 +20,11 @@
 -- When the memory is full: refused
 -- Needs: rows runs policies jobs fires
 
-local name, digest, schedule, how, by, sequence, counts_from, before =
-  take(), take(), take(), take(), take(), take_number(), take_number(), take()
+local name, digest, schedule, how, by, sequence, counts_from, before, revision =
+  take(), take(), take(), take(), take(), take_number(), take_number(), take(), take_number()
 if recovering_s() > 0 and how ~= 'restored' then return recovering() end
 if identity_from() == NEVER then return answer(OUTDATED) end
+if how == 'restored' and revision > 0 and OF.revision_in_force() > revision then
+  return answer(DIFFERS, { token = job_row(name).sequence })
+end
 return activate_now(name, digest, schedule, how, by, sequence, counts_from, before)

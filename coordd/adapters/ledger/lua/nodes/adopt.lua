@@ -20,14 +20,23 @@
 local number, digest, replaces, by, uid, jobs = take_number(), take(), take_number(), take(), take_number(), take()
 if recovering_s() > 0 then return recovering() end
 if identity_from() == NEVER then return answer(OUTDATED) end
-local note = string.match(get_hold(OF.REVISION) or '', '^[^\n]*\n[^\n]*\n(.*)$') or ''
-local in_force, as = string.match(note, '^(%d+) (.+)$')
-in_force = tonumber(in_force or '0')
+local in_force, as = OF.revision_in_force()
 if in_force == number and as == digest then return answer(OK, { token = number }) end
 if in_force >= number or in_force ~= replaces then return answer(DIFFERS, { token = in_force }) end
-for name in string.gmatch(jobs, '(%S+) %S+ %S+') do get_job(name) end  -- a bad row ends the script before a write
+local listed, gone = {}, {}
+for name in string.gmatch(jobs, '(%S+) %S+ %S+') do
+  listed[name] = true
+  get_job(name)  -- a bad row ends the script before a write
+end
+for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'jobs')) do
+  local job = not listed[name] and get_job(name)
+  if job and (job.digest ~= '' or OF.was_scheduled(job)) then gone[#gone + 1] = name end
+end
+table.sort(gone)
 for name, defined, schedule in string.gmatch(jobs, '(%S+) (%S+) (%S+)') do
   activate_now(name, defined, schedule, 'person', by, 0, 0, '')
 end
+-- The caller may not know of all definitions that the ledger has (core/ledger/revision/rule.py).
+for _, name in ipairs(gone) do activate_now(name, OF.GONE, OF.GONE, 'person', by, 0, 0, '') end
 put_hold(OF.REVISION, 0, by, uid, 0, exact(number) .. ' ' .. digest, now)
 return answer(OK, { token = number })

@@ -99,7 +99,7 @@ local BREAKER = {
 local OF = {
   NODE = 'node:', JOB = 'job:', POOL = 'pool:', REVISION = 'revision', BREAKER = 'breaker:',
   ISOLATED = 'isolated:', ABSENT = 'its parents were awaited; absent: ', OPENED = 'after ', CHECK = 'check:',
-  REPORTED = 'reported:', RERUN = 'rerun:', RERUN_OF = '; rerun of ', REPEATED = 'rerun of ',
+  REPORTED = 'reported:', RERUN = 'rerun:', RERUN_OF = '; rerun of ', REPEATED = 'rerun of ', GONE = 'gone',
   CHILDREN_KEPT_S = 604800,
 }
 -- Marks (core/ledger/marks), how many changes are kept (core/ledger/feed); one table for the same reason.

@@ -110,8 +110,7 @@ local function activate_now(name, digest, schedule, how, by, sequence, counts_fr
       begins = job.counts_from
     elseif job.digest == '' then
       -- Under the old rules jobs had schedules without this: such a one goes on where it was.
-      local was_scheduled = last_fire_at(name) > 0 or job.horizon < identity_from()
-      if how ~= 'returned' and was_scheduled then begins = job.horizon end
+      if how ~= 'returned' and OF.was_scheduled(job) then begins = job.horizon end
     end
   end
   if how ~= 'restored' and job.digest ~= '' and begins > job.counts_from then settle_to(job, begins, FIRES.REDEFINED, -1, -1) end

@@ -163,6 +163,13 @@ end
 -- Who holds a key, and the note; "" if nobody does.
 local function hold_says(key) return string.match(get_hold(key) or '\n\n', '^[^\n]*\n([^\n]*)\n(.*)$') end
 
+-- The number of the published revision that is in force, and its digest; 0 without any (core/ledger/revision/text.py).
+function OF.revision_in_force()
+  local _, note = hold_says(OF.REVISION)
+  local number, digest = string.match(note, '^(%d+) (.+)$')
+  return tonumber(number or '0'), digest
+end
+
 -- The text of the hold of a suspended job, and whether it has ended; nil where an older version suspended it.
 local function hold_of(job)
   local kept, version, past_end = look_at_hold(OF.JOB .. job.job)
@@ -242,6 +249,9 @@ local function last_fire_at(job)
   local found = redis.call('ZREVRANGEBYSCORE', prefix .. 'fired:' .. job, before, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return tonumber(found[2] or '0')
 end
+
+-- True if a job without a definition had a schedule.
+function OF.was_scheduled(job) return last_fire_at(job.job) > 0 or job.horizon < identity_from() end
 
 local function was_activated(name, digest)
   for _, kept in ipairs(redis.call('LRANGE', prefix .. 'activations:' .. name, 0, -1)) do
