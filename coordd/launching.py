@@ -25,7 +25,7 @@ from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
 from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
-from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, find_java, redacted
+from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, command_problem, find_java, redacted
 from coordd.adapters.triggers.queues import MessageQueues
 from coordd.adapters.triggers.remote_files import look as look_at_files
 from coordd.config.hooks.delivery import socket_path
@@ -190,6 +190,16 @@ def python_program(boot: str) -> list[str]:
 def connect_argv(program: ProgramSpec, submit: list[str]) -> list[str]:
     """What starts a server of Spark Connect, and then its client. ``submit``: the server's argv."""
     return [*python_program(BOOT_CONNECT), json.dumps({"client": program.client}), "--", *submit]
+
+
+def _kind(job: Job) -> object:
+    """Jobs of one kind can be started on the same machines, but for the files that they name."""
+    launch, env = job.launch, tuple(sorted(job.launch.env.items()))
+    if isinstance(launch, Command):
+        return launch.argv[0], env, job.run_as
+    named = any(key in launch.conf for key in identity.KEYTABS)
+    proxied = bool(launch.proxy_user)
+    return env, launch.properties_file, launch.keytab, launch.principal, named, proxied, launch.master, job.run_as
 
 
 def _with_secrets_there(program: ProgramSpec) -> list[str]:
@@ -417,32 +427,22 @@ class LaunchBuilder:
         does not exist.
         """
         found: dict[str, str] = {}
-        of_spark: dict[object, str] = {}  # most jobs are alike: each kind is checked once
+        of_kind: dict[object, str] = {}  # most jobs are alike: each kind is checked once
         units = Units(self.config.node.units)
         for name, job in (self._node.jobs if jobs is None else jobs).items():
-            absent = units.problem(job) or absent_file(job)
-            if absent:
-                found[name] = absent
-            elif isinstance(job.launch, SparkSubmit):
-                launch = job.launch
-                named = any(key in launch.conf for key in identity.KEYTABS)
-                kind = (
-                    tuple(sorted(launch.env.items())),
-                    launch.properties_file,
-                    launch.keytab,
-                    launch.principal,
-                    named,
-                    bool(launch.proxy_user),
-                    launch.master,
-                    job.run_as,
-                )
-                if kind not in of_spark:
-                    of_spark[kind] = self._spark_problem(job)
-                if of_spark[kind]:
-                    found[name] = of_spark[kind]
+            problem = units.problem(job) or absent_file(job)
+            if not problem:
+                kind = _kind(job)
+                if kind not in of_kind:
+                    of_kind[kind] = self._problem(job)
+                problem = of_kind[kind]
+            if problem:
+                found[name] = problem
         return found
 
-    def _spark_problem(self, job: Job) -> str:
+    def _problem(self, job: Job) -> str:
+        if isinstance(job.launch, Command):
+            return command_problem(job.launch, job.run_as, self._defaults())
         try:
             program = build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
         except CoorddError as exc:

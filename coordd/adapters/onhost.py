@@ -48,6 +48,13 @@ def absent_file(job: Job) -> str:
     return ""
 
 
+def absent_program(name: str, directories: str, run_as: str) -> str:
+    """Why a program that is named without a directory cannot be started; "" if it can. ``directories`` is its PATH."""
+    if any(_is_usable(f"{directory}/{name}", os.X_OK, run_as) for directory in directories.split(":")):
+        return ""
+    return f'"{name}" is in no directory of the PATH {directories}, or not executable there'
+
+
 def _unreadable(path: str, run_as: str) -> str:
     if _is_usable(path, os.R_OK, run_as):
         return ""

@@ -14,6 +14,7 @@ from coordd.adapters.cluster import properties
 from coordd.adapters.cluster.opening import STANDALONE, YARN, has_lookup
 from coordd.adapters.faststart import connect
 from coordd.adapters.faststart.archive import archive_of, java_option
+from coordd.adapters.onhost import absent_program
 from coordd.config import ownership
 from coordd.core import lineage
 from coordd.core.jobs.applications import MARK, labels, property_mark, yarn_tags
@@ -127,6 +128,20 @@ def build(
     if attempt_info.traceparent:
         env["TRACEPARENT"] = attempt_info.traceparent
     return ProgramSpec(argv, env, cwd, secrets, secrets_path, client)
+
+
+def command_problem(
+    launch: Command, run_as: str, defaults: SparkDefaults, environ: Mapping[str, str] = os.environ
+) -> str:
+    """Why this machine cannot start a command that is named without a directory; "" if it can."""
+    program = launch.argv[0]
+    if "/" in program or "{" in program:
+        return ""
+    try:
+        directories = _environment(defaults, launch, environ, run_as).get("PATH", os.defpath)
+    except UnavailableError as exc:
+        return str(exc)
+    return "" if "{" in directories else absent_program(program, directories, run_as)
 
 
 def redacted(argv: list[str]) -> list[str]:

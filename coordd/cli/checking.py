@@ -9,15 +9,20 @@ from coordd.adapters import onhost
 from coordd.adapters.backends import function
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.units import Units, needs
+from coordd.adapters.spark import SparkDefaults, command_problem
 from coordd.config import ownership, tables, values
+from coordd.config.addresses import LOCAL
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
 from coordd.config.sections import FILES, PYTHON, Config
 from coordd.config.settings import read_config
 from coordd.config.tomlfile import Problem
 from coordd.config.values import CONFIG_BACKENDS
-from coordd.core.jobs.job import SparkSubmit
+from coordd.core.jobs.job import Command, SparkSubmit
 from coordd.errors import RefusedError, UnavailableError
+
+# Where the packaged service has its state, and its sockets.
+PACKAGED = ("/var/lib/coordd", "/run/coordd")
 
 
 class Found(NamedTuple):
@@ -95,14 +100,32 @@ def _jobs(config: Config) -> tuple[JobSet, list[Problem]]:
 
 
 def _of_node(config: Config) -> list[Problem]:
-    """Directories that exist and cannot be used."""
+    """Directories that exist and cannot be used; and, as warnings, those that cannot be made."""
     told = []
-    for key, path in (("node.state_dir", config.node.state_dir), ("node.runtime_dir", config.node.runtime_dir)):
+    cluster, node = config.cluster, config.node
+    file = config.path or "defaults"
+    for key, path in (("node.state_dir", node.state_dir), ("node.runtime_dir", node.runtime_dir)):
         if os.path.isdir(path) and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            told.append(
-                Problem(config.path or "defaults", key, None, f"{path}: this user may not write it", kind="config")
-            )
+            told.append(Problem(file, key, None, f"{path}: this user may not write it", kind="config"))
+        elif impossible := _cannot_be_made(path):
+            told.append(Problem(file, key, None, impossible, severity="warning", kind="config"))
+    for key, url in (("cluster.bus", cluster.bus), ("cluster.ledger", cluster.ledger)):
+        scheme, _, path = url.partition("://")
+        if scheme in LOCAL and (impossible := _cannot_be_made(os.path.dirname("/" + path.lstrip("/")))):
+            told.append(Problem(file, key, None, impossible, severity="warning", kind="config"))
     return told
+
+
+def _cannot_be_made(path: str) -> str:
+    """Why a directory that is not there cannot be made; "" if it can. systemd makes those of the packaged service."""
+    if path.startswith(PACKAGED) and onhost.service_user() is not None:
+        return ""
+    above = path
+    while above != "/" and not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if os.path.isdir(above) and (above == path or os.access(above, os.W_OK | os.X_OK)):
+        return ""
+    return f"{path} is not there, and this user cannot make it in {above}"
 
 
 def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
@@ -112,6 +135,7 @@ def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
     """
     told = []
     units = Units(config.node.units)
+    defaults = SparkDefaults(env=config.spark.env, env_file=config.spark.env_file)
     for name in sorted(jobs.jobs):
         job = jobs.jobs[name]
         file = os.path.join(config.node.jobs_dir, f"{name}.toml")
@@ -120,6 +144,8 @@ def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
             ours = set(job.tags) <= set(config.node.tags)  # otherwise it runs on other nodes only
             told.append(Problem(file, needs(job), None, refused, severity="error" if ours else "warning"))
         absent = onhost.absent_file(job)
+        if not absent and isinstance(job.launch, Command):
+            absent = command_problem(job.launch, job.run_as, defaults)
         if absent:
             told.append(Problem(file, "", None, absent, severity="warning"))
         if isinstance(job.launch, SparkSubmit) and job.launch.keytab:

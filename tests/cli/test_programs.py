@@ -31,7 +31,8 @@ from support.fake_daemon import (
 
 from coordd.adapters import onhost
 from coordd.cli import coordctl, coordd as coordd_module
-from coordd.cli.checking import Found
+from coordd.cli.checking import Found, _of_node
+from coordd.config.sections import Config
 
 # ---- as programs
 
@@ -254,8 +255,27 @@ def test_check_config_looks_as_the_user_of_the_service(directory: str) -> None:
     assert done.returncode == 78
     assert f"node.state_dir: {directory}/state: this user may not write it" in done.stdout
     os.chown(f"{directory}/state", pwd.getpwnam(other).pw_uid, -1)
+    done = check("--as-service", other, path)
+    assert (done.returncode, "run is not there, and this user cannot make it" in done.stdout) == (0, True)
+    os.mkdir(f"{directory}/run")
+    os.chown(f"{directory}/run", pwd.getpwnam(other).pw_uid, -1)
     assert check("--as-service", other, path).stdout == "ok: 0 jobs\n"
     assert check("--as-service", "no-such-user", path).returncode == 78
+
+
+def test_places_that_this_user_cannot_make_are_named_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package there is no service user, for whom systemd makes them."""
+    monkeypatch.setattr(onhost, "service_user", lambda: None)
+    monkeypatch.setattr(os, "access", lambda path, _mode: not str(path).startswith("/var/lib"))
+    monkeypatch.setattr(os.path, "lexists", lambda path: path in ("/", "/var", "/var/lib", "/run"))
+    monkeypatch.setattr(os.path, "isdir", os.path.lexists)
+    said = "/var/lib/coordd is not there, and this user cannot make it in /var/lib"
+    found = {problem.key: problem for problem in _of_node(Config())}
+    assert {key: problem.message for key, problem in found.items()} == {"node.state_dir": said, "cluster.ledger": said}
+    assert {problem.severity for problem in found.values()} == {"warning"}
+
+    monkeypatch.setattr(onhost, "service_user", lambda: pwd.getpwuid(0))
+    assert _of_node(Config()) == []
 
 
 def test_root_is_told_what_the_user_of_the_service_could_not_read(

@@ -6,11 +6,18 @@ import pwd
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from support.small_cluster import Lone
 
 from coordd.adapters import onhost
+from coordd.adapters.spark import SparkDefaults, command_problem
+from coordd.cli.checking import of_machine
+from coordd.config.jobfile import JobSet
+from coordd.config.sections import Config, SparkConfig
 from coordd.core.jobs.job import Command, Job, SparkSubmit
+from coordd.launching import LaunchBuilder
 
 
 def seen_by_daemon(job: Job) -> str:
@@ -60,3 +67,52 @@ def test_what_is_not_there_and_what_the_daemon_reads_itself_is_a_problem(closed:
     properties = closed.parent / "p.conf"
     properties.touch(0o600)
     assert "cannot be read" in seen_by_daemon(spark(properties, "properties_file", run_as="etl"))
+
+
+def named(
+    closed: Path, *, env: dict[str, str] | None = None, site: str = "", run_as: str = "", name: str = "etl"
+) -> str:
+    """What a daemon sees that is not root."""
+    launch = Command((name,), env=env or {})
+    defaults = SparkDefaults(env={"PATH": site} if site else {})
+    daemon = {"PATH": f"{closed.parent}/none:{closed.parent}"}
+    return onhost.as_user(pwd.getpwnam("nobody"), lambda: command_problem(launch, run_as, defaults, daemon))
+
+
+def test_a_program_named_without_a_directory_is_looked_for_where_the_runner_looks(closed: Path) -> None:
+    program = closed.parent / "etl"
+    assert "etl" in named(closed)
+    program.touch(0o755)
+    assert named(closed) == ""
+    assert f'"other" is in no directory of the PATH {closed.parent}/none:{closed.parent}' in named(closed, name="other")
+    assert "is in no directory of the PATH /usr/bin," in named(closed, env={"PATH": "/usr/bin"})
+    assert "is in no directory of the PATH /usr/bin," in named(closed, site="/usr/bin")
+    assert named(closed, site="/usr/bin", env={"PATH": str(closed.parent)}) == ""
+    program.chmod(0o644)
+    assert "not executable" in named(closed)
+
+
+def test_what_is_not_known_before_the_launch_is_no_problem(closed: Path) -> None:
+    assert named(closed, name="{value}") == ""
+    assert named(closed, name="bin/etl") == "", "below the directory that the run starts in"
+    assert named(closed, env={"PATH": "{value}"}) == ""
+    (closed / "etl").touch(0o755)
+    assert named(closed, env={"PATH": str(closed)}) != ""
+    assert named(closed, env={"PATH": str(closed)}, run_as="daemon") == "", "only that user may look there"
+
+
+def test_each_node_knows_which_commands_it_cannot_start(tmp_path: Path) -> None:
+    launches = {
+        "bad": Command(("no-such-program",)),
+        "good": Command(("true",)),
+        "else": Command(("true",), {"PATH": "/"}),
+    }
+    jobs = [Job(name=name, digest="d", launch=launch) for name, launch in launches.items()]
+    config = Config(spark=SparkConfig(env={"LANG": "C"}))
+    builder = LaunchBuilder(config, Lone(*jobs).node, lambda *_: str(tmp_path), cast(Any, None))
+    assert set(builder.problems()) == {"bad", "else"}
+    assert '"no-such-program" is in no directory' in builder.problems()["bad"]
+    warned = of_machine(JobSet({job.name: job for job in jobs}), config)
+    assert [(problem.severity, problem.file) for problem in warned] == [
+        ("warning", f"{config.node.jobs_dir}/{name}.toml") for name in ("bad", "else")
+    ]
