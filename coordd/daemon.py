@@ -366,7 +366,8 @@ class Daemon:
     def _state_changed(self, state: str) -> None:
         if state == "ready":
             self.notifier.notify("READY=1", f"STATUS={self.health.line()}")
-            log.info("daemon.ready", node=self.node.full_hostname, seconds=round(boottime() - self._started_at, 3))
+            took_s, socket = round(boottime() - self._started_at, 3), self.config.control.socket
+            log.info("daemon.ready", node=self.node.full_hostname, socket=socket, seconds=took_s)
         else:
             self.health.say()
 
@@ -550,10 +551,10 @@ class Daemon:
         usable, text = probe_units(node.units)
         checks.append(check("units", OK if usable else WARN, text, "see docs/runbook.md: a unit for a run"))
         checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks()]
-        problems = self.builder.problems()
-        for name in sorted({**problems, **self._problems()}):
-            text = problems.get(name) or self._problems()[name][0]
-            checks.append(check(f"job {name}", FAIL, text, "correct it, then coordctl reload"))
-        loaded = len(self.jobs.jobs)
-        checks.append(check("jobs loaded", OK if loaded else WARN, f"{loaded} jobs", "add a job file"))
+        loaded = self.jobs.jobs
+        problems = {name: (WARN if name in loaded else FAIL, said[0]) for name, said in self._problems().items()}
+        problems |= {name: (FAIL, text) for name, text in self.builder.problems().items()}
+        for name, (state, text) in sorted(problems.items()):
+            checks.append(check(f"job {name}", state, text, "correct it, then coordctl reload"))
+        checks.append(check("jobs loaded", OK if loaded else WARN, f"{len(loaded)} jobs", "add a job file"))
         return checks

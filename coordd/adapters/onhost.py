@@ -14,6 +14,9 @@ from coordd.errors import ConfigError, RefusedError
 
 T = TypeVar("T")
 
+# How many directories of a PATH a sentence names.
+NAMED_MAX = 4
+
 # The user of the packaged unit.
 SERVICE_USER = "coordd"
 
@@ -52,7 +55,9 @@ def absent_program(name: str, directories: str, run_as: str) -> str:
     """Why a program that is named without a directory cannot be started; "" if it can. ``directories`` is its PATH."""
     if any(_is_usable(f"{directory}/{name}", os.X_OK, run_as) for directory in directories.split(":")):
         return ""
-    return f'"{name}" is in no directory of the PATH {directories}, or not executable there'
+    listed = directories.split(":")
+    more = f" and {len(listed) - NAMED_MAX} more" if len(listed) > NAMED_MAX else ""
+    return f'"{name}" is in no directory of the PATH ({":".join(listed[:NAMED_MAX])}{more}), or not executable there'
 
 
 def _unreadable(path: str, run_as: str) -> str:

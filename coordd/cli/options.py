@@ -159,8 +159,12 @@ class Strict(click.Command):
         return rest
 
 
-def _set_socket(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
-    if value is not None:
+def _set_socket(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value == "" and context.get_parameter_source("socket") is ParameterSource.COMMANDLINE:
+        raise click.BadParameter(
+            'expected the path of a socket, found ""; give one, or leave it out', context, parameter
+        )
+    if value:
         context.ensure_object(Asked).socket = value
 
 

@@ -263,6 +263,13 @@ def test_check_config_looks_as_the_user_of_the_service(directory: str) -> None:
     assert check("--as-service", "no-such-user", path).returncode == 78
 
 
+@pytest.mark.parametrize("args", [["--socket", "", "status"], ["status", "--socket="]])
+def test_an_empty_path_of_the_socket_is_refused(args: list[str]) -> None:
+    done = CliRunner().invoke(coordctl.program, args)
+    assert done.exit_code == 2
+    assert 'expected the path of a socket, found ""; give one, or leave it out' in done.stderr
+
+
 def test_places_that_this_user_cannot_make_are_named_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package there is no service user, for whom systemd makes them."""
     monkeypatch.setattr(onhost, "service_user", lambda: None)

@@ -84,10 +84,13 @@ def test_a_program_named_without_a_directory_is_looked_for_where_the_runner_look
     assert "etl" in named(closed)
     program.touch(0o755)
     assert named(closed) == ""
-    assert f'"other" is in no directory of the PATH {closed.parent}/none:{closed.parent}' in named(closed, name="other")
-    assert "is in no directory of the PATH /usr/bin," in named(closed, env={"PATH": "/usr/bin"})
-    assert "is in no directory of the PATH /usr/bin," in named(closed, site="/usr/bin")
+    assert f'"other" is in no directory of the PATH ({closed.parent}/none:{closed.parent})' in named(
+        closed, name="other"
+    )
+    assert "is in no directory of the PATH (/usr/bin)," in named(closed, env={"PATH": "/usr/bin"})
+    assert "is in no directory of the PATH (/usr/bin)," in named(closed, site="/usr/bin")
     assert named(closed, site="/usr/bin", env={"PATH": str(closed.parent)}) == ""
+    assert "of the PATH (/a:/b:/c:/d and 2 more)," in named(closed, env={"PATH": "/a:/b:/c:/d:/e:/f"})
     program.chmod(0o644)
     assert "not executable" in named(closed)
 

@@ -299,6 +299,21 @@ def test_garbage_and_forgeries_on_the_bus() -> None:
         assert not cluster.row("hello#ghost")
 
 
+def test_the_doctor_tells_jobs_that_do_not_run_from_those_that_a_file_has_a_remark_on() -> None:
+    with cluster_of(1) as cluster:
+        cluster.job("hint", "sleep", 0, misfire="skip")  # without a schedule
+        cluster.job("wrong", "sleep", 0, retries=0)
+        (cluster.jobs_dir / "nowhere.toml").write_text('[command]\nargv = ["no-such-program"]\n')
+        (node,) = cluster.start().nodes
+
+        told = {check["check"]: check for check in node.call("doctor")}
+        states = {name: told[f"job {name}"]["state"] for name in ("hint", "wrong", "nowhere")}
+        assert states == {"hint": "warn", "wrong": "fail", "nowhere": "fail"}
+        assert '"no-such-program" is in no directory of the PATH' in told["job nowhere"]["text"]
+        assert "This node cannot start it" in node.call("why", id="nowhere")["sentence"]
+        assert f'"socket":"{node.socket}"' in node.log()
+
+
 def test_a_message_that_nobody_could_decode_is_shown_to_people() -> None:
     with cluster_of(1) as cluster:
         (node,) = cluster.start().nodes
