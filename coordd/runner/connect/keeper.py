@@ -114,7 +114,7 @@ class Keeper:
         link, _ = self._listener.accept()
         link.settimeout(1.0)
         try:
-            uid = int.from_bytes(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
+            uid = kernel.peer_uid(link)
             word, fds, _, _ = socket.recv_fds(link, 16, 1)
             if uid != os.geteuid():
                 return

@@ -138,8 +138,7 @@ class Guard:
         except OSError:
             return
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
-        peer = int.from_bytes(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)[4:8], "little")
-        if peer not in self._users:
+        if kernel.peer_uid(sock) not in self._users:
             sock.close()
             return
         if len(self._open) >= CONNECTIONS_MAX:

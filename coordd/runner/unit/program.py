@@ -128,7 +128,7 @@ class UnitProgram(Program):
         except OSError:
             return
         link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
-        if peer_uid(link) != 0:
+        if kernel.peer_uid(link) != 0:
             link.close()
             return
         try:
@@ -205,8 +205,3 @@ class UnitProgram(Program):
         self._listener.close()
         for fd in self._theirs:
             os.close(fd)
-
-
-def peer_uid(link: _socket.socket) -> int:
-    """The user at the other end, by the kernel's word."""
-    return int.from_bytes(link.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)[4:8], "little")

@@ -18,7 +18,7 @@ from coordd.adapters.launch.cgroups import own_cgroup
 from coordd.runner import kernel
 from coordd.runner.program import be_the_program, fork_in
 from coordd.runner.tree import cgroup_members, kill_cgroup, remove_cgroup
-from coordd.runner.unit.program import STEP_S, peer_uid
+from coordd.runner.unit.program import STEP_S
 from coordd.runner.unit.request import ADDRESS, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, VERSION, Request, unpack
 
 TYPE_CHECKING = False
@@ -92,8 +92,10 @@ def _call(key: str, daemon_uid: int) -> "_socket.socket | None":
     link.settimeout(STEP_S)
     try:
         _connect(link, ADDRESS + key.encode())
-        if peer_uid(link) not in (0, daemon_uid):
-            raise PermissionError(f"uid {peer_uid(link)} listens in place of the daemon's user (uid {daemon_uid})")
+        if kernel.peer_uid(link) not in (0, daemon_uid):
+            raise PermissionError(
+                f"uid {kernel.peer_uid(link)} listens in place of the daemon's user (uid {daemon_uid})"
+            )
     except ConnectionRefusedError:
         link.close()
         return None
@@ -251,7 +253,7 @@ class _Served:
 
 def _become(link: _socket.socket, request: Request, own: str) -> "Callable[[], None]":
     """Decide about user and limits, and set the limits. Returns the call that makes a child that user."""
-    holder_uid = peer_uid(link)
+    holder_uid = kernel.peer_uid(link)
     asked = {name: value for name, value in request.limits.items() if value}
     if request.user:
         account, limits = allowed.decide(request.user, asked, allowed.read())
