@@ -10,6 +10,7 @@ a sentence on stderr. Findings do not fail the job.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -90,14 +91,14 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--clock-skew-s",
-        type=float,
+        type=seconds,
         default=CLOCK_SKEW_S,
         metavar="S",
         help="overlaps up to this may be the difference of two machines' clocks (default %(default)s)",
     )
     parser.add_argument(
         "--pause-s",
-        type=float,
+        type=seconds,
         default=0.0,
         metavar="S",
         help="for demonstrations: a Spark task sleeps for this long before publishing,"
@@ -110,10 +111,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def days(text: str) -> int:
-    """A number of days. Raises ValueError."""
-    number = int(text)
-    if number < 0:
-        raise ValueError(f"{text}: give 0 or more days")
+    """A number of days. Raises argparse.ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a number of days, 0 or more, found {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A number of seconds; no NaN, with which no overlap would be a finding. Raises argparse.ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, 0 or more, found {text!r}")
     return number
 
 

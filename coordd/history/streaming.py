@@ -7,6 +7,7 @@ is added twice. Without an output the checkpoint says nothing, and is removed.
 
 from __future__ import annotations
 
+import argparse
 import glob
 import os
 import shutil
@@ -32,12 +33,17 @@ NOW = 0.0
 
 
 def trigger(text: str) -> float:
-    """What --stream says: ``NOW``, or how often (seconds) to look. Raises ValueError."""
+    """What --stream says: ``NOW``, or how often (seconds) to look. Raises
+    argparse.ArgumentTypeError.
+    """
     if text == "now":
         return NOW
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 1.0 <= seconds <= 86_400.0:
-        raise ValueError(f"--stream {text}: give now, or 1 to 86400 seconds")
+        raise argparse.ArgumentTypeError(f"expected now, or a number of seconds from 1 to 86400, found {text!r}")
     return seconds
 
 

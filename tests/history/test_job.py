@@ -161,8 +161,13 @@ def test_a_report_elsewhere_is_refused_before_anything_is_read(
     ("options", "said"),
     [
         (["--stream", "now", "--rebuild"], "--rebuild: a stream reads what is new"),
-        (["--stream", "0"], "--stream: invalid trigger value: '0'"),
-        (["--keep-days", "-1"], "--keep-days: invalid days value: '-1'"),
+        (["--stream", "0"], "--stream: expected now, or a number of seconds from 1 to 86400, found '0'"),
+        (["--stream", "nan"], "--stream: expected now, or a number of seconds from 1 to 86400, found 'nan'"),
+        (["--keep-days", "-1"], "--keep-days: expected a number of days, 0 or more, found '-1'"),
+        (["--clock-skew-s", "nan"], "--clock-skew-s: expected a number of seconds, 0 or more, found 'nan'"),
+        (["--clock-skew-s", "-1"], "--clock-skew-s: expected a number of seconds, 0 or more, found '-1'"),
+        (["--clock-skew-s", "inf"], "--clock-skew-s: expected a number of seconds, 0 or more, found 'inf'"),
+        (["--pause-s", "x"], "--pause-s: expected a number of seconds, 0 or more, found 'x'"),
     ],
 )
 def test_options_that_would_lose_rows_are_refused(
