@@ -57,6 +57,7 @@ MAY_IMPORT = {
 HISTORY_CORE = {
     "coordd.core.election",
     "coordd.core.names",
+    "coordd.core.groups.expand",
     "coordd.core.ledger.answers",
     "coordd.core.ledger.requests",
     "coordd.core.ledger.rows",

@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from typing import NamedTuple
 
+from coordd.core.groups.expand import group_of
 from coordd.core.jobs.job import job_of
 from coordd.core.ledger.requests import nominal_time
 
@@ -23,7 +24,6 @@ ROUNDED_S = 0.0005
 # JOB ID: FROM TO, how.
 _BACKFILL = re.compile(r"(?P<job>\S+) (?P<id>\S+): (?P<begin>\S+) to (?P<end>\S+), .*\bredo (?P<redo>none|failed|all)")
 _THEN = ", then "
-_GROUP = "~"
 
 
 class Backfill(NamedTuple):
@@ -60,11 +60,6 @@ def followers(subject: str) -> set[str]:
     _, _, told = subject.rpartition(_THEN) if _THEN in subject else ("", "", "")
     names = told.partition(" and ")[0].split(", ")
     return {name.partition(" ")[0] for name in names} - {""}
-
-
-def group_of(run: str) -> str:
-    """The group of a member's run; the run itself for others."""
-    return run.rpartition(_GROUP)[0] or run
 
 
 def is_of_job(subject: str, job: str) -> bool:

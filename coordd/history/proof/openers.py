@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import Container
 from typing import Any
 
+from coordd.core.groups.expand import group_of
 from coordd.core.jobs.job import job_of
 from coordd.core.names import host_of
-from coordd.history.proof.acts import BACKFILL, NONE, REFUSED, REPEATS, Backfill, backfill, followers, group_of
+from coordd.history.proof.acts import BACKFILL, NONE, REFUSED, REPEATS, Backfill, backfill, followers
 
 ELECTED = "election-decided"
 REJECTED, SENT = "task-rejected", "task-sent"
