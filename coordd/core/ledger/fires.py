@@ -100,11 +100,13 @@ class Fires(Holds):
         """As in ``Standing``. What the earlier definition had to launch up to now, and nobody launched, is settled.
 
         If the earlier one was dated by a clock that was ahead, its fire times after this instant are not settled.
-        A definition of an earlier revision than the one in force is not restored: that one has withdrawn it, or has
-        another one.
+        A definition of an earlier revision than the one in force is not restored: that one has withdrawn the job, or
+        has another definition of it.
         """
         if said.how == "restored" and 0 < said.revision < self._revision(store, now).number:
-            return Answer(DIFFERS, token=self._job(store, said.job, now).sequence)
+            known = self._job(store, said.job, now)
+            if known.digest != said.digest:
+                return Answer(DIFFERS, token=known.sequence)
         before = self._known(store, said.job)
         answer = super().activate(store, said, now)
         job = self._known(store, said.job)

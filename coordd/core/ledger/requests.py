@@ -239,7 +239,7 @@ class Activate(Request[Answer]):
     """That definition of a job counts from now on. ``how`` is one of HOW; see the rule.
 
     ``before``: the digests that the node knows to be older, oldest first, with a space between them. ``revision``: the
-    published one that it is of (0: of none).
+    number of the published revision that the definition comes from (0: from none).
     """
 
     op = "activate"
@@ -274,20 +274,24 @@ class Activate(Request[Answer]):
 class Adopt(Request[Answer]):
     """That revision of the job definitions is in force from now on, in place of revision ``replaces`` (0: of none).
 
-    ``digest``: of its job files. ``jobs``: its definitions as text (core/ledger/revision/text.py).
+    ``digest``: of its job files. ``jobs``: its definitions as text (core/ledger/revision/text.py). ``newest``: no later
+    revision was published, so every other definition that the ledger has is withdrawn.
     """
 
     op = "adopt"
-    wire = ("number", "digest", "replaces", "by", "uid", "jobs")
+    wire = ("number", "digest", "replaces", "by", "uid", "jobs", "newest")
     __slots__ = wire
 
-    def __init__(self, *, number: int, digest: str, replaces: int, by: str, uid: int = 0, jobs: str) -> None:
+    def __init__(
+        self, *, number: int, digest: str, replaces: int, by: str, uid: int = 0, jobs: str, newest: bool = True
+    ) -> None:
         self.number = number
         self.digest = digest
         self.replaces = replaces
         self.by = by
         self.uid = uid
         self.jobs = jobs
+        self.newest = newest
 
 
 class Prune(Request[Answer]):

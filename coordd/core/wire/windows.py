@@ -22,8 +22,9 @@ commands must also be stamped after the moment of forgetting, until anything old
 read from the wall clock at the start. If that clock was ahead and is set back, everybody seems to speak of the time
 before. Then a message counts too if it was said after the start by the wall clock as it is now *and* its logical stamp
 is above the mark that this receiver started from: what was heard before the restart is below that mark. A receiver that
-starts without a mark (a new node, or one that lost its state) takes the highest stamp of the answers to its hello
-instead: who answers has heard what was said before, and what comes later is stamped above it.
+starts without a mark (a new node, or one that lost its state) takes the highest stamp of the answers to its hellos
+instead, once they have had time to come: who answers has heard what was said before. What members say after they have
+heard the receiver speak again is above it.
 
 A heartbeat starts nothing, but an old one must not make a dead node look alive. A node's message about itself is
 refused if it is old by the two wall clocks (FORGOTTEN_S) *and* its logical stamp does not prove that it is new: a new
@@ -68,6 +69,10 @@ CLOCK_SKEW_MAX_S = 30.0
 # After this time (seconds) no earlier message can still be valid.
 FORGOTTEN_S = EXPIRY_S + 2 * CLOCK_SKEW_MAX_S
 
+# By then (seconds after the start) those that answer a hello have answered; and of how many the answers are kept.
+ANSWERED_S = 5.0
+ANSWERS_MAX = 64
+
 ACTS = (WorkerElect, WorkerElectAck, ControlCancel, ControlClear, ControlRevoke)
 
 DUPLICATE = "duplicate"
@@ -106,19 +111,32 @@ class Admission(NamedTuple):
 class _Memory:
     """The moment from which a receiver remembers what it has heard."""
 
-    __slots__ = ("forgotten_until", "forgotten_wall", "heard_to")
+    __slots__ = ("_answers", "_heard_to", "forgotten_until", "forgotten_wall")
 
     def __init__(self, wall: float, until_mono: float, heard_to: float) -> None:
         self.forgotten_wall = wall
         self.forgotten_until = until_mono  # no message from before can be valid after this time
-        self.heard_to = heard_to  # no message with a stamp above this was heard and forgotten
+        self._heard_to = heard_to  # no message with a stamp above this was heard and forgotten
+        self._answers: dict[str, tuple[float, int]] = {}  # sender -> when it answered, by its clock, and the stamp
 
     def is_forgotten(self, event: AnyEvent, now_mono: float, now_wall: float) -> bool:
         """True if the event may have been heard before this memory began."""
         if now_mono >= self.forgotten_until or event.timestamp >= self.forgotten_wall:
             return False
-        begun_wall = now_wall - (now_mono - self.forgotten_until + FORGOTTEN_S)  # by the wall clock as it is now
-        return event.clock <= self.heard_to or event.timestamp < begun_wall
+        age_s = now_mono - self.forgotten_until + FORGOTTEN_S
+        begun_wall = now_wall - age_s  # by the wall clock as it is now
+        if event.timestamp < begun_wall:
+            return True
+        heard_to = self._heard_to
+        if self._answers and age_s >= ANSWERED_S:
+            heard_to = max([stamp for at, stamp in self._answers.values() if at >= begun_wall], default=heard_to)
+        return event.clock <= heard_to
+
+    def answered(self, sender: str, event: WorkerHelloReply) -> None:
+        """An answer to our hello."""
+        if sender in self._answers or len(self._answers) < ANSWERS_MAX:
+            _, known = self._answers.get(sender, (0.0, 0))
+            self._answers[sender] = (event.timestamp, max(known, event.clock))
 
 
 class _Window:
@@ -240,11 +258,9 @@ class Windows:
         return _Window(seq, self._clock_mark, self._memory)
 
     def _answered(self, packet: Packet) -> None:
-        """An answer to our hello: its sender has heard what was said before our start, so its stamp is above that."""
         for event in packet.events:
             if isinstance(event, WorkerHelloReply) and event.to == self._name:
-                known = self._start.heard_to
-                self._start.heard_to = event.clock if known == math.inf else max(known, event.clock)
+                self._start.answered(packet.sender, event)
 
     def _notice(self, packet: Packet, refused: dict[str, int], now_wall: float) -> str:
         told = []

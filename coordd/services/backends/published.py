@@ -271,7 +271,7 @@ class PublishedSource(Elsewhere):
         if 0 < in_force.number < self.kept.number:
             return ""  # the ledger has forgotten one, and is told of it first
         of = candidate.of
-        answer = await self._ask(of.number, of.digest, in_force, candidate.jobs, by=of.by, uid=of.uid)
+        answer = await self._ask(of.number, of.digest, in_force, candidate.jobs, newest=True, by=of.by, uid=of.uid)
         if answer.word == OK:
             self._hurry = True
             log.info("jobs.revision_in_force", revision=of.number, replaces=in_force.number, by=of.by, digest=of.digest)
@@ -279,7 +279,8 @@ class PublishedSource(Elsewhere):
 
     async def _bring_back(self, in_force: InForce) -> None:
         """The ledger went back, and names an older revision than this node has, or none; and no newer one comes into
-        force. Unchanged definitions keep their place.
+        force. Unchanged definitions keep their place. A node that cannot use all jobs that it has kept leaves it to
+        others: it does not know their definitions.
         """
         if in_force.number >= self.kept.number:
             self._ahead_from = None
@@ -289,13 +290,26 @@ class PublishedSource(Elsewhere):
         if now - self._ahead_from < FORGOTTEN_S:
             return
         self._ahead_from = None
-        log.warning("jobs.revision_forgotten", revision=self.kept.number, in_force=in_force.number)
-        await self._ask(self.kept.number, self.kept.digest, in_force, self.jobs, by=self.driver.node.hostname)
+        problem = tables.first_error(self.jobs)
+        if not problem:
+            log.warning("jobs.revision_forgotten", revision=self.kept.number, in_force=in_force.number)
+            by = self.driver.node.hostname
+            answer = await self._ask(self.kept.number, self.kept.digest, in_force, self.jobs, newest=False, by=by)
+            problem = answer.by if answer.word == BAD else ""
+        forgotten = (
+            f"the ledger has forgotten revision {self.kept.number}, and this node cannot bring it back: {problem}"
+        )
+        self._say("forgotten", forgotten if problem else "")
 
-    async def _ask(self, number: int, digest: str, in_force: InForce, jobs: JobSet, *, by: str, uid: int = 0) -> Answer:
-        """Ask the ledger to put these definitions in force, and no others."""
-        text = definitions({name: (job.digest, job.schedule_digest) for name, job in jobs.jobs.items() if job.opens})
-        adopt = Adopt(number=number, digest=digest, replaces=in_force.number, by=by, uid=uid, jobs=text)
+    async def _ask(
+        self, number: int, digest: str, in_force: InForce, jobs: JobSet, *, newest: bool, by: str, uid: int = 0
+    ) -> Answer:
+        """Ask the ledger to put these definitions in force. The newest revision withdraws all others, an older
+        one those that this node knows to be gone.
+        """
+        scheduled = {name: (job.digest, job.schedule_digest) for name, job in jobs.jobs.items() if job.opens}
+        text = definitions(scheduled, () if newest else self.driver.node.rulebook.definitions.had)
+        adopt = Adopt(number=number, digest=digest, replaces=in_force.number, by=by, uid=uid, jobs=text, newest=newest)
         answer = await self.ledger.write(adopt)
         self.driver.feed(self.driver.node.look_again)
         return answer

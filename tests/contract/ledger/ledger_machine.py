@@ -260,9 +260,10 @@ class LedgerMachine(Follows):
         digest=st.sampled_from(("r1", "r1", "r2")),
         replaces=st.integers(0, 3),
         jobs=st.sampled_from(("", "a d1 s1", "a d2 s2\nb d1 s1", "a gone gone\nc d3 s1")),
+        newest=st.booleans(),
     )
-    def adopt(self, number: int, digest: str, replaces: int, jobs: str) -> None:
-        self.ask(Adopt(number=number, digest=digest, replaces=replaces, by="ann", uid=7, jobs=jobs))
+    def adopt(self, **said: Any) -> None:
+        self.ask(Adopt(by="ann", uid=7, **said))
 
     @rule(
         digest=st.sampled_from(("d1", "d1", "d2")),

@@ -17,6 +17,7 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Activate, Adopt, Cancel, Claim, ListOpen, NewRules, Register, Revoke, Suspend
+from coordd.core.ledger.revision.text import GONE
 from coordd.core.ledger.rows import REVISION
 from coordd.core.ledger.runner_requests import Grant, Renew, Request
 from coordd.core.ledger.standing import BARRIER_BY
@@ -369,6 +370,22 @@ def test_a_file_whose_columns_take_anything(tmp_path: Path, clock: FakeClock) ->
     assert isinstance(swept, OpenAnswer)
     assert list(swept.bad) == [RUN]
     ledger.close()
+
+
+@pytest.mark.parametrize("table", ["job", "standing"])
+def test_a_bad_row_of_a_job_that_a_revision_lacks_does_not_refuse_it(nodes: Nodes, table: str) -> None:
+    """Rows of jobs are kept: this one may have been withdrawn years ago."""
+
+    def adopt(number: int, jobs: tuple[str, ...]) -> Answer:
+        text = "\n".join([f"{job} d{number} s{number}" for job in jobs])
+        return nodes.ask(Adopt(number=number, digest=f"r{number}", replaces=number - 1, by="ann", jobs=text))
+
+    assert adopt(1, ("other", "sales", "third")).word == OK
+    spoil(nodes, "sales", "version", "x", table=table)
+
+    assert adopt(2, ("other",)).word == OK
+    swept = nodes.ledger.ask(ListOpen(jobs=("other", "third")))
+    assert {name: one.digest for name, one in swept.current.items()} == {"other": "d2", "third": GONE}
 
 
 def test_a_bad_row_refuses_a_whole_revision(nodes: Nodes) -> None:

@@ -26,7 +26,17 @@ from coordd.core.wire.events import (
     WorkerHelloReply,
     event_type,
 )
-from coordd.core.wire.windows import CLOCK_SKEW_MAX_S, EXPIRY_S, FORGOTTEN_S, REACH, SENDERS_MAX, Admission, Windows
+from coordd.core.wire.windows import (
+    ANSWERED_S,
+    ANSWERS_MAX,
+    CLOCK_SKEW_MAX_S,
+    EXPIRY_S,
+    FORGOTTEN_S,
+    REACH,
+    SENDERS_MAX,
+    Admission,
+    Windows,
+)
 
 WALL = 1_738_137_600.0
 MONO = 500.0
@@ -276,30 +286,62 @@ def test_a_clock_that_was_ahead_at_the_start_lets_no_old_election_act(
     assert (told.events, told.refused) == ([], {"forgotten": 1}), why
 
 
-def reply(clock: int, to: str = "edge-2.7") -> WorkerHelloReply:
-    return WorkerHelloReply(to=to, clock=clock, timestamp=WALL + 1)
+def reply(clock: int, to: str = "edge-2.7", at: float = WALL + 1) -> WorkerHelloReply:
+    return WorkerHelloReply(to=to, clock=clock, timestamp=at)
+
+
+class NewNode:
+    """It has no mark. Its clock was a minute ahead at its start, and is right now."""
+
+    def __init__(self) -> None:
+        self.windows = Windows(MONO, WALL + 60, 0, "edge-2.7")
+        self.seq = 0
+
+    def told(self, answer: WorkerHelloReply, of: str = "edge") -> None:
+        self.seq += 1
+        self.windows.admit(packet(self.seq, answer, hostname=of), MONO + 1, WALL + 61)
+
+    def hears(self, clock: int, at: float = WALL + 2, after_s: float = ANSWERED_S) -> bool:
+        said = elect(at)
+        said.clock = clock
+        self.seq += 1
+        return bool(
+            self.windows.admit(packet(self.seq, said, hostname="edge-3"), MONO + after_s, WALL + after_s).events
+        )
 
 
 def test_answers_to_its_hello_show_a_node_without_a_mark_what_it_cannot_have_heard() -> None:
-    """Its clock was a minute ahead at its start, and is right now."""
-    new = Windows(MONO, WALL + 60, 0, "edge-2.7")
+    new = NewNode()
+    new.told(reply(900, to="edge-9.7"))
+    assert not new.hears(1001), "nobody has answered this node"
+    new.told(reply(2000))
+    assert not new.hears(2000), "it may have been heard before the start"
+    assert not new.hears(2001, after_s=ANSWERED_S - 0.5), "others may have heard more, and answer in a moment"
+    assert new.hears(2001), "it was said after an answer"
+    assert not new.hears(2002, at=WALL - 1), "it was said before the start"
+    new.told(reply(3000), of="edge-4")
+    assert not new.hears(2500), "another one had heard more"
+    new.told(reply(1500), of="edge-4")
+    assert not new.hears(2501), "an older answer proves no less"
+    assert new.hears(3001)
 
-    def hears(clock: int, at: float, of: str = "edge-3") -> bool:
-        said = elect(at)
-        said.clock = clock
-        return bool(new.admit(packet(clock, said, hostname=of), MONO + 3, WALL + 3).events)
 
-    new.admit(packet(1, reply(900, to="edge-9.7")), MONO + 1, WALL + 61)
-    assert not hears(1001, WALL + 2), "nobody has answered this node"
-    new.admit(packet(2, reply(2000)), MONO + 1, WALL + 61)
-    assert not hears(2000, WALL + 2), "it may have been heard before the start"
-    assert hears(2001, WALL + 2), "it was said after an answer"
-    assert not hears(2002, WALL - 1), "it was said before the start"
-    new.admit(packet(1, reply(3000), hostname="edge-4"), MONO + 1, WALL + 61)
-    assert not hears(2500, WALL + 2), "another one had heard more"
-    new.admit(packet(3, reply(1500)), MONO + 1, WALL + 61)
-    assert not hears(2501, WALL + 2), "an older answer proves no less"
-    assert hears(3001, WALL + 2)
+def test_an_answer_to_an_earlier_life_shows_nothing() -> None:
+    """In a container, the process has the same pid in each life."""
+    new = NewNode()
+    new.told(reply(50, at=WALL - 1))
+    assert not new.hears(60)
+    new.told(reply(70), of="edge-4")
+    assert not new.hears(65)
+    assert new.hears(71)
+
+
+def test_answers_are_bounded() -> None:
+    new = NewNode()
+    for number in range(ANSWERS_MAX):
+        new.told(reply(100), of=f"n{number}")
+    new.told(reply(9000), of="one-more")
+    assert new.hears(101)
 
 
 def test_answers_show_nothing_about_a_sender_that_was_forgotten_since() -> None:
@@ -310,7 +352,7 @@ def test_answers_show_nothing_about_a_sender_that_was_forgotten_since() -> None:
     new.admit(packet(1, reply(20)), MONO + 1, WALL + 61)
     said = elect(WALL + 1.5)
     said.clock = 30
-    assert not new.admit(packet(2, said), MONO + 2, WALL + 2).events
+    assert not new.admit(packet(2, said), MONO + 6, WALL + 6).events
 
 
 @given(

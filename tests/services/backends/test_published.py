@@ -15,9 +15,11 @@ from coordd.config.sections import Config, JobsConfig
 from coordd.core.jobs.job import jobs_digest
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Adopt
-from coordd.core.ledger.revision.text import InForce
+from coordd.core.ledger.revision.text import GONE, InForce
 from coordd.core.ledger.rows import REVISION, Hold
+from coordd.core.ledger.words import BAD
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
+from coordd.core.node.definitions import Had
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Kept, Published, Vote
 from coordd.services.backends import published
@@ -87,7 +89,7 @@ class Lab:
             rulebook=SimpleNamespace(definitions=SimpleNamespace(had={})),
         )  # fmt: skip
         self.driver: Any = SimpleNamespace(node=self.node, bus=SimpleNamespace(state="connected"), feed=lambda *_: None)
-        self.verdict = ""
+        self.verdict = self.refuses = ""
         self.source = PublishedSource(CONFIG, self.file, self.store, lambda *_: ("", ""), self.verify)  # type: ignore[arg-type]  # the store has what the source calls
         self.source.attach(self.used.append, self.driver, self)  # type: ignore[arg-type]  # a ledger that can write
         self.source.start()
@@ -98,6 +100,8 @@ class Lab:
 
     async def write(self, request: Adopt) -> Answer:
         self.asked.append(request)
+        if self.refuses:
+            return Answer(BAD, by=self.refuses)
         self.in_force(request.number, request.digest)
         return Answer("ok", token=request.number)
 
@@ -330,10 +334,31 @@ def test_a_ledger_that_forgot_is_told_what_this_node_has_if_nothing_newer_comes(
     lab.look(2)
     assert len(lab.asked) == 1  # perhaps it was only not swept yet
 
+    lab.node.rulebook.definitions.had["stock"] = Had("d7", 2)
     lab.look(8)
 
     assert [(one.number, one.digest, one.replaces) for one in lab.asked] == [(1, digest, 0)] * 2
+    assert [one.newest for one in lab.asked] == [True, False]
+    assert f"stock {GONE} {GONE}" in lab.asked[1].jobs.splitlines()
     assert len(lab.used) == 1
+
+
+@pytest.mark.parametrize("how", ["its own", "the ledger's"])
+def test_a_revision_that_cannot_be_brought_back_is_said(lab: Lab, how: str) -> None:
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.store.revisions.clear()
+    lab.node.drains.holds = {}
+    if how == "its own":
+        lab.source.jobs = tables.read({"sales": SALES, "wrong": "x = 1\n"}, "revision 1", CONFIG)
+    else:
+        lab.refuses = "the job sales: version: expected a number"
+    lab.look(11)
+
+    said = "the ledger has forgotten revision 1, and this node cannot bring it back: "
+    assert lab.source.problem.startswith(said)
+    assert ("the job sales: version" in lab.source.problem) == (how == "the ledger's")
+    assert len(lab.asked) == (1 if how == "its own" else 2)
 
 
 def test_a_reload_judges_a_revision_again(lab: Lab) -> None:

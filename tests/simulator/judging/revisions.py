@@ -45,10 +45,13 @@ class Revisions:
         self.highest = max(self.highest, said.number)
         self._definitions = self._of(said.number)
         counts = {}
-        for line in said.jobs.splitlines():
-            name, digest, schedule = line.split(" ")
-            world.judge.activated(name, schedule, "person", -said.number)
+        listed = {name: (digest, schedule) for name, digest, schedule in map(str.split, said.jobs.splitlines())}
+        for name in world.plan.jobs if said.newest else listed:
+            digest, schedule = listed.get(name, (GONE, GONE))
             row = world.server.job(name)
+            if name not in listed and (row is None or not row.digest):
+                continue  # the ledger has no definition of it
+            world.judge.activated(name, schedule, "person", -said.number)
             wanted = self._definitions.get(name, GONE)
             now = row.digest or GONE if row is not None else "nothing"  # a job that never had a schedule has no digest
             if now != digest or digest != wanted:

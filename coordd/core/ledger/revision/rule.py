@@ -8,6 +8,7 @@ from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.fires import Fires
 from coordd.core.ledger.rows import REVISION, Hold, LedgerTime
 from coordd.core.ledger.words import DIFFERS, NEVER, OK, OUTDATED, RECOVERING
+from coordd.errors import BadRowError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,9 +24,13 @@ class Adopting(Fires):
 
         ``replaces`` is the revision that the caller found in force. So of two callers one is refused, and an older
         revision never replaces a newer one. Each definition is activated as a person would (``activate``): what has not
-        changed keeps its place. Every other job that has a definition in the ledger, or had a schedule, is withdrawn,
-        also one that the caller does not know: it may be a new node, and the ledger may have that job from a node with
-        an older revision. A bad row refuses the whole revision, before anything is written.
+        changed keeps its place. A bad row of a job that it lists refuses the whole revision, before anything is
+        written.
+
+        The newest revision withdraws every other job that has a definition in the ledger, or had a schedule. The
+        caller may be a new node that never had the job: the ledger forgot everything, and a node with an older revision
+        restored it. An older revision withdraws only what it lists as gone: other jobs may be of a newer one. A job
+        whose row is bad is left: nothing of it begins by schedule.
         """
         from coordd.core.ledger.requests import Activate
         from coordd.core.ledger.revision.text import GONE, InForce
@@ -43,11 +48,20 @@ class Adopting(Fires):
         listed = {name for name, _, _ in jobs}
         for name in listed:
             self._known(store, name)
-        for name in store.job_names():
-            job = None if name in listed else self._known(store, name)
-            if job is not None and (job.digest or self._was_scheduled(store, job, now)):
-                jobs.append([name, GONE, GONE])
+        jobs += [[name, GONE, GONE] for name in self._withdrawn(store, listed, now)] if said.newest else []
         for name, digest, schedule in jobs:
             self.activate(store, Activate(job=name, digest=digest, schedule=schedule, how="person", by=said.by), now)
         self._put_hold(store, REVISION, Hold(by=said.by, uid=said.uid, at=now.wall, note=new.text()))
         return Answer(OK, token=new.number)
+
+    def _withdrawn(self, store: "Store", listed: "set[str]", now: LedgerTime) -> "list[str]":
+        """The jobs that a revision with these jobs withdraws."""
+        found = []
+        for name in store.job_names():
+            try:
+                job = None if name in listed else self._known(store, name)
+            except BadRowError:
+                continue
+            if job is not None and (job.digest or self._was_scheduled(store, job, now)):
+                found.append(name)
+        return found

@@ -1,6 +1,6 @@
 """The revision in force, as the ledger keeps it; and the definitions of a revision, as a request brings them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 # Digest and schedule digest of a job that a revision does not have any more: no node's definition is equal to it.
@@ -29,6 +29,7 @@ def read(note: str) -> InForce:
     return InForce(int(number), digest)
 
 
-def definitions(jobs: Mapping[str, tuple[str, str]]) -> str:
-    """The jobs of a revision that have a schedule (name -> digest, schedule digest)."""
-    return "\n".join(f"{name} {digest} {schedule}" for name, (digest, schedule) in sorted(jobs.items()))
+def definitions(jobs: Mapping[str, tuple[str, str]], gone: Iterable[str] = ()) -> str:
+    """The jobs of a revision that have a schedule (name -> digest, schedule digest), and those that it lacks now."""
+    lines = [f"{name} {digest} {schedule}" for name, (digest, schedule) in sorted(jobs.items())]
+    return "\n".join([*lines, *[f"{name} {GONE} {GONE}" for name in sorted(set(gone) - set(jobs))]])

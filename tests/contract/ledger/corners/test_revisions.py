@@ -22,11 +22,14 @@ def known(nodes: Nodes) -> None:
     nodes.ledger.ask(ListOpen(jobs=("sales", "other")))
 
 
-def adopt(nodes: Nodes, number: int, jobs: dict[str, str], replaces: int = -1) -> Answer:
+def adopt(
+    nodes: Nodes, number: int, jobs: dict[str, str], replaces: int = -1, gone: tuple[str, ...] = (), newest: bool = True
+) -> Answer:
     """Each job's schedule is its definition: a new definition is a new schedule."""
-    text = definitions({name: (digest, f"schedule-of-{digest}") for name, digest in jobs.items()})
+    text = definitions({name: (digest, f"schedule-of-{digest}") for name, digest in jobs.items()}, gone)
     replaced = number - 1 if replaces < 0 else replaces
-    return nodes.ask(Adopt(number=number, digest=f"r{number}", replaces=replaced, by="ann", uid=7, jobs=text))
+    asked = Adopt(number=number, digest=f"r{number}", replaces=replaced, by="ann", uid=7, jobs=text, newest=newest)
+    return nodes.ask(asked)
 
 
 def swept(nodes: Nodes) -> OpenAnswer:
@@ -149,6 +152,24 @@ def test_a_job_without_a_schedule_is_not_withdrawn(nodes: Nodes) -> None:
     adopt(nodes, 1, {"sales": "s1"})
 
     assert "other" not in swept(nodes).current
+
+
+def test_an_older_revision_that_is_brought_back_withdraws_only_what_it_lists(nodes: Nodes) -> None:
+    """Another node has restored a job that a later revision has."""
+    restored(nodes, "other", "t1", revision=3)
+    due = nodes.clock.wall
+    assert adopt(nodes, 2, {"sales": "s1"}, replaces=0, gone=("third",), newest=False).word == "ok"
+    nodes.clock.step(60.0)
+    assert adopt(nodes, 3, {"sales": "s1", "other": "t1"}).word == "ok"
+
+    assert claim(nodes, "other", due - 30.0, "t1") == "finished"  # before the ledger heard of the job
+    assert claim(nodes, "other", nodes.clock.wall - 30.0, "t1") == "granted"  # no fire time is lost
+
+
+def test_a_definition_that_counts_is_ok_whatever_revision_it_comes_from(nodes: Nodes) -> None:
+    adopt(nodes, 2, {"sales": "s2"}, replaces=0)
+
+    assert restored(nodes, "sales", "s2", revision=1) == "ok"
 
 
 def test_a_job_is_withdrawn_once(nodes: Nodes) -> None:

@@ -54,6 +54,11 @@ def _whoever_asks_last_wins(_real: Any, self: Adopting, store: Any, said: Adopt,
     return Answer(OK, token=said.number)
 
 
+@instead(Adopting, "_withdrawn")
+def _a_revision_withdraws_nothing(_real: Any, _self: Adopting, *_: Any) -> list[str]:
+    return []
+
+
 @instead(Rules, "_opens")
 def _any_definition_opens(real: Any, self: Rules, store: Any, job: Any, of: Any, now: Any) -> Any:
     """The ledger takes the word of a node that does not have the revision in force yet."""
@@ -81,6 +86,13 @@ MUTANTS = (
         "§6 adopt: all its definitions in one step",
         "RV",
         _half_of_it_counts_later,
+        (PUBLISHED,),
+    ),
+    Mutant(
+        "a job that a revision lacks stays",
+        "§6 adopt: every other definition is withdrawn",
+        "RV",
+        _a_revision_withdraws_nothing,
         (PUBLISHED,),
     ),
     Mutant(

@@ -9,7 +9,7 @@
 --   sequence          number; since which the node was without it, or which it had
 --   counts_from       Unix seconds; of a restored one
 --   before            text; older digests, oldest first, with a space between them
---   revision          number; the published one that it is of; 0: of none
+--   revision          number; of the published revision that the definition comes from; 0: from none
 -- Answers:
 --   ok                token; its sequence
 --   differs           token; another one counts: its sequence
@@ -25,6 +25,7 @@ local name, digest, schedule, how, by, sequence, counts_from, before, revision =
 if recovering_s() > 0 and how ~= 'restored' then return recovering() end
 if identity_from() == NEVER then return answer(OUTDATED) end
 if how == 'restored' and revision > 0 and OF.revision_in_force() > revision then
-  return answer(DIFFERS, { token = job_row(name).sequence })
+  local known = job_row(name)
+  if known.digest ~= digest then return answer(DIFFERS, { token = known.sequence }) end
 end
 return activate_now(name, digest, schedule, how, by, sequence, counts_from, before)

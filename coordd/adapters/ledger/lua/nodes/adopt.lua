@@ -7,6 +7,7 @@
 --   by                text; who or what brought it
 --   uid               number; the same person
 --   jobs              text; a line for each job: its name, the digest of the definition, the digest of its schedule
+--   newest            0 or 1; 1: no later revision was published, so every other definition is withdrawn
 -- Answers:
 --   ok                token; its number
 --   differs           token; another one stays in force: its number, or 0
@@ -17,7 +18,8 @@
 -- When the memory is full: refused
 -- Needs: rows runs policies jobs fires
 
-local number, digest, replaces, by, uid, jobs = take_number(), take(), take_number(), take(), take_number(), take()
+local number, digest, replaces, by, uid, jobs, newest =
+  take_number(), take(), take_number(), take(), take_number(), take(), take() == '1'
 if recovering_s() > 0 then return recovering() end
 if identity_from() == NEVER then return answer(OUTDATED) end
 local in_force, as = OF.revision_in_force()
@@ -28,9 +30,18 @@ for name in string.gmatch(jobs, '(%S+) %S+ %S+') do
   listed[name] = true
   get_job(name)  -- a bad row ends the script before a write
 end
-for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'jobs')) do
-  local job = not listed[name] and get_job(name)
-  if job and (job.digest ~= '' or OF.was_scheduled(job)) then gone[#gone + 1] = name end
+local function is_sound(name)
+  local row, fault = look_at_job(name)
+  local _, wrong = read_row(prefix .. 'standing:' .. name, COLUMNS.STANDING)
+  return row and not fault and not wrong
+end
+
+-- An older revision must not withdraw what a newer one has; and a job with a bad row begins nothing by schedule.
+for _, name in ipairs(newest and redis.call('SMEMBERS', prefix .. 'jobs') or {}) do
+  if not listed[name] and is_sound(name) then
+    local job = get_job(name)
+    if job.digest ~= '' or OF.was_scheduled(job) then gone[#gone + 1] = name end
+  end
 end
 table.sort(gone)
 for name, defined, schedule in string.gmatch(jobs, '(%S+) (%S+) (%S+)') do
