@@ -106,6 +106,7 @@ class Sweep:
         "_jobs",
         "_judged_at",
         "_leased_s",
+        "_missed",
         "_next",
         "_offset",
         "_out",
@@ -124,6 +125,7 @@ class Sweep:
         self._sent_at = -SWEEP_APART_S
         self._out = False
         self._again = False  # state changed while a sweep was in flight
+        self._missed = False  # it was time for the next one while this one was in flight
         self._seen: set[str] | None = None  # runs of the pages so far; None before the first
         self._bad: dict[str, str] = {}  # unusable rows of these pages
         self._leased_s = 0.0  # the longest lease in these pages
@@ -142,8 +144,9 @@ class Sweep:
     def begin(self, now: Now) -> None:
         """Ask, unless a request is out."""
         if self._out or self._ctx.state not in ("ready", "draining"):
+            self._missed = self._out
             return
-        self._out = True
+        self._out, self._missed = True, False
         self._sent_at = now.mono
         self._seen = None
         self._heard = dict(self._pursuits.endings.finals)
@@ -202,6 +205,9 @@ class Sweep:
             self._out = False
             self._pursuits.unswept()
             self._swept(answer, sent_at, now)
+            if self._again or self._missed:
+                self._again = False
+                self.soon(now)
             return
         self._ctx.compare_clocks(answer.wall, sent_at, now)
         if not answer.whole and (answer.epoch, answer.identity) == (self._epoch, self._identity):

@@ -150,9 +150,17 @@ OUTRUN = Excuse(
     "it lets the others ask first, for the timeout of an election: the clock of each was slower by more than that",
 )
 
+HELD_BEFORE = Excuse(
+    "a trigger's term was held before",
+    ANY,
+    1,
+    "by a clock that was ahead; the clocks are apart by more than half a term now: two nodes leave it to each other",
+)
+
 EXCUSES = (
     PASSED,
     OUTRUN,
+    HELD_BEFORE,
     CUT_OFF,
     WITNESSES_LOST,
     STEPPED,

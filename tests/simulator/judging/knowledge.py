@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 # LOOK_S: how often the judge looks who reaches whom.
 # REACH_S: if a witness reaches the ledger for this time without a break, it has certainly said what it knows. This is
-# enough for its next sweep, one lost answer to the sweep, and one lost answer when it puts the attempt back.
+# enough for a sweep that it sent in vain just before, its next sweep, one lost answer to the sweep, and one lost answer
+# when it puts the attempt back.
 LOOK_S = 0.25
-REACH_S = RENEW + 2 * LEDGER_TIMEOUT
+REACH_S = RENEW + 3 * LEDGER_TIMEOUT
 
 # A daemon takes part at most this long (seconds) after its start. It mingles, and again if the bus came up since.
 ENTERS_S = 2.5

@@ -367,3 +367,30 @@ def test_a_whole_pass_shows_too_which_ends_the_ledger_has() -> None:
     assert (asked.since, asked.named) == (f"{LIFE} 10", "")
     told(lone, fed(waiting("other#1")))  # it comes back
     assert asks(lone).named == ""
+
+
+@pytest.mark.parametrize("hinted", [True, False])
+def test_a_sweep_without_an_answer_is_made_up_for(hinted: bool) -> None:
+    """Its next regular time passed while it was out. A ledger that is back in quarantine waits for what nodes know."""
+    lone = following()
+    asks(lone)
+    lone.wait(RENEW_S - 0.1 if hinted else RENEW_S + 0.1)
+    if hinted:
+        lone.do(lone.node.look_again)
+    assert len(lone.questions("open")) == 1
+    lone.answer("open", Answer(UNAVAILABLE))
+    lone.wait(0.01)
+
+    assert len(lone.questions("open")) == 1
+
+
+def test_a_ledger_that_is_away_is_asked_once_per_interval() -> None:
+    lone = following()
+    lone.wait(RENEW_S + 0.01)
+    for _ in range(5):
+        assert len(lone.questions("open")) == 1
+        lone.pass_time(0.05)
+        lone.answer("open", Answer(UNAVAILABLE))
+        lone.wait(RENEW_S - 0.2)
+        assert lone.questions("open") == []
+        lone.wait(0.15)
