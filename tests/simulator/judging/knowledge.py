@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # LOOK_S: how often the judge looks who reaches whom.
 # REACH_S: if a witness reaches the ledger for this time without a break, it has certainly said what it knows. This is
-# enough for a sweep that it sent in vain just before, its next sweep, one lost answer to the sweep, and one lost answer
+# enough for a sweep without an answer just before, its next sweep, one lost answer to the sweep, and one lost answer
 # when it puts the attempt back.
 LOOK_S = 0.25
 REACH_S = RENEW + 3 * LEDGER_TIMEOUT
