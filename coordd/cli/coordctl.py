@@ -419,7 +419,7 @@ def breaker_isolate(name: str, until: float | None, note: str | None) -> None:
         from coordd.cli.show.phrases import held
 
         told = held(said.get("isolated") or {})
-        click.echo(f"{said['name']} is isolated" + (f", {told}" if told else ""))
+        click.echo(f"{said['name']} is isolated {told}".rstrip())
 
     asked().show(asked().call("breaker.isolate", name=name, until=until, note=note), draw)
 

@@ -106,11 +106,11 @@ def holding(command: Any) -> Any:
     return ends(click.option("--note", metavar="TEXT", help="Why; everybody sees it.")(command))
 
 
-def _held(said: Any, text: str) -> None:
+def _held(said: Any, text: str, more: str = "") -> None:
     from coordd.cli.show.phrases import held
 
     told = held({key: said.get(key) for key in ("until", "note")})
-    click.echo(f"{text}, {told}" if told else text)
+    click.echo(f"{text} {told}".rstrip() + more)
     for run in said.get("begun", ()):
         click.echo(f"{run} has begun, and starts: coordctl run cancel {run}")
 
@@ -134,7 +134,8 @@ def node_drain(name: str, until: float | None, note: str | None, wait: bool, tim
     elif not here and answer["state"] != "draining":
         say(f"{answer['node']} is granted nothing from now on, and says so itself within seconds")
     asked().show(
-        answer, lambda said: _held(said, f"{said['node']} is {said['state']}, {said['active']} of its runs continue")
+        answer,
+        lambda said: _held(said, f"{said['node']} is {said['state']}", f"; {said['active']} of its runs continue"),
     )
 
 

@@ -422,7 +422,7 @@ def test_draining_waits_for_the_last_run(ctl: Callable[..., Result], daemon: Fak
     daemon.answers["node.drain"] = {"node": "edge-1", "state": "draining", "active": 2}
     daemon.answers["status"] = lambda _: {**STATUS, "state": "draining", "runs": {"active": active.pop(0)}}
     done = ctl("node", "drain", "--wait")
-    assert (done.exit_code, done.stdout) == (0, "edge-1 is draining, 0 of its runs continue\n")
+    assert (done.exit_code, done.stdout) == (0, "edge-1 is draining; 0 of its runs continue\n")
     assert "waiting for 2" in done.stderr
     daemon.answers["status"] = {**STATUS, "state": "draining", "runs": {"active": 1}}
     assert ctl("node", "drain", "--wait", "--timeout", "0.1").exit_code == 124

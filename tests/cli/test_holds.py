@@ -51,7 +51,7 @@ def told(hold: dict[str, Any]) -> tuple[Any, ...]:
 def test_a_suspension_with_its_end_and_note_outlives_the_daemon_and_is_told_everywhere(directory: str) -> None:
     with running(directory, DAEMON) as node:
         done = node.ctl("job", "suspend", "sales", "--until", LONG, "--note", "the table moves")
-        assert done.stdout == f"sales is suspended, until {LONG} (the table moves)\n"
+        assert done.stdout == f"sales is suspended until {LONG} (the table moves)\n"
     with running(directory, DAEMON) as node:
         whole = (LONG, "the table moves", ME, os.getuid())
         sentence = f"sales is suspended until {LONG} by {ME}, uid {os.getuid()}, since "
@@ -90,7 +90,7 @@ def test_all_jobs_at_once_and_each_by_itself(directory: str) -> None:
         node.ctl("job", "suspend", "sales")
         assert (
             node.ctl("job", "suspend", "--all", "--note", "maintenance").stdout
-            == "all jobs are suspended, (maintenance)\n"
+            == "all jobs are suspended (maintenance)\n"
         )
         run = node.ctl("run", "trigger", "other").stdout.strip()
     with running(directory, DAEMON) as node:
@@ -113,7 +113,7 @@ def test_all_jobs_at_once_and_each_by_itself(directory: str) -> None:
 def test_a_drain_outlives_the_daemon_and_ends_by_itself(directory: str) -> None:
     with running(directory, DAEMON) as node:
         done = node.ctl("node", "drain", "--until", LONG, "--note", "a new disk")
-        assert done.stdout == f"edge-1 is draining, 0 of its runs continue, until {LONG} (a new disk)\n"
+        assert done.stdout == f"edge-1 is draining until {LONG} (a new disk); 0 of its runs continue\n"
     with running(directory, DAEMON, state="draining") as node:
         whole = (LONG, "a new disk", ME, os.getuid())
         assert told(node.json("status")["drained"]) == whole

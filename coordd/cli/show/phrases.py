@@ -104,9 +104,16 @@ def count(of: Mapping[str, Any], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
+def rounded(at: str, digits: int) -> str:
+    """2026-12-01T02:00:00.740000Z with so many digits of the fraction (3, say: .740Z), or without it (0)."""
+    whole, dot, fraction = at.partition(".")
+    return f"{whole}{dot if digits else ''}{fraction[:digits]}Z" if dot else at
+
+
 def held(hold: dict[str, Any]) -> str:
     """Until when something is held, by whom and why: until 2026-12-01T02:00:00Z by ann (a note)."""
-    parts = [f"{word} {plain(hold[word])}" for word in ("until", "by") if hold.get(word)]
+    parts = [f"until {rounded(plain(hold['until']), 0)}"] if hold.get("until") else []
+    parts += [f"by {plain(hold['by'])}"] if hold.get("by") else []
     return " ".join([*parts, *([f"({plain(hold['note'])})"] if hold.get("note") else [])])
 
 

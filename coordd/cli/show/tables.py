@@ -23,6 +23,7 @@ from coordd.cli.show.phrases import (
     moment,
     percent,
     plain,
+    rounded,
     rules_text,
     size,
 )
@@ -254,7 +255,7 @@ DECISIONS = (
 )
 
 TIMELINE = (
-    Column("AT (UTC)", text("at"), whole=True),
+    Column("AT (UTC)", lambda row, _now: rounded(plain(row.get("at")), 3), whole=True),
     Column("NODE", lambda row, _now: host(row.get("node"))),
     Column("WHAT", lambda row, _now: stated(str(row.get("what") or ""))),
     Column("DETAIL", text("detail")),

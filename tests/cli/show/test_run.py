@@ -8,6 +8,7 @@ import pytest
 from support.fake_daemon import RUN
 
 from coordd.cli.show import tables
+from coordd.cli.show.phrases import rounded
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,16 @@ def test_it_says_which_attempt_has_the_commit(commit_token: Any, said: str, caps
     assert said in out
     assert ("committed" in out) == bool(said)
     assert "\x1b[31m" not in out
+
+
+@pytest.mark.parametrize(
+    ("at", "digits", "shown"),
+    [
+        ("2026-12-01T02:00:00.740000Z", 3, "2026-12-01T02:00:00.740Z"),
+        ("2026-12-01T02:00:00.740000Z", 0, "2026-12-01T02:00:00Z"),
+        ("2026-12-01T02:00:00Z", 3, "2026-12-01T02:00:00Z"),
+        ("", 3, ""),
+    ],
+)
+def test_instants_are_as_long_as_people_need(at: str, digits: int, shown: str) -> None:
+    assert rounded(at, digits) == shown
