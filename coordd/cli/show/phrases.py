@@ -105,7 +105,7 @@ def count(of: Mapping[str, Any], key: str) -> int:
 
 
 def rounded(at: str, digits: int) -> str:
-    """2026-12-01T02:00:00.740000Z with so many digits of the fraction (3, say: .740Z), or without it (0)."""
+    """2026-12-01T02:00:00.740000Z with up to ``digits`` of the fraction: .740Z for 3, no fraction for 0."""
     whole, dot, fraction = at.partition(".")
     return f"{whole}{dot if digits else ''}{fraction[:digits]}Z" if dot else at
 
