@@ -9,9 +9,9 @@ from coordd.adapters import onhost
 from coordd.adapters.backends import function
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.units import Units, needs
+from coordd.adapters.ledger.sqlite_ledger import path_of
 from coordd.adapters.spark import SparkDefaults, command_problem
 from coordd.config import ownership, tables, values
-from coordd.config.addresses import LOCAL
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
 from coordd.config.sections import FILES, PYTHON, Config
@@ -109,9 +109,11 @@ def _of_node(config: Config) -> list[Problem]:
             told.append(Problem(file, key, None, f"{path}: this user may not write it", kind="config"))
         elif impossible := _cannot_be_made(path):
             told.append(Problem(file, key, None, impossible, severity="warning", kind="config"))
-    for key, url in (("cluster.bus", cluster.bus), ("cluster.ledger", cluster.ledger)):
-        scheme, _, path = url.partition("://")
-        if scheme in LOCAL and (impossible := _cannot_be_made(os.path.dirname("/" + path.lstrip("/")))):
+    bus, ledger = cluster.bus.removeprefix("unix://"), cluster.ledger
+    files = [("cluster.bus", bus)] if bus != cluster.bus else []
+    files += [("cluster.ledger", path_of(ledger))] if ledger.startswith("sqlite:") else []
+    for key, path in files:
+        if impossible := _cannot_be_made(os.path.dirname(path)):
             told.append(Problem(file, key, None, impossible, severity="warning", kind="config"))
     return told
 

@@ -33,9 +33,7 @@ NOW = 0.0
 
 
 def trigger(text: str) -> float:
-    """What --stream says: ``NOW``, or how often (seconds) to look. Raises
-    argparse.ArgumentTypeError.
-    """
+    """What --stream says: ``NOW``, or how often (seconds) to look. Raises argparse.ArgumentTypeError."""
     if text == "now":
         return NOW
     try:

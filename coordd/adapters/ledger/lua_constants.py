@@ -57,8 +57,7 @@ _FIGURES = (
 # Those of drained nodes, suspended jobs, sizes of pools, the revision in force and breakers of jobs; and how the text
 # begins that says who asked for a run whose parents did not all come, or whose parents opened it. RERUN: of plans of
 # re-runs; RERUN_OF: what stands in the row of a run that such a plan has opened; REPEATED: how the text begins of a run
-# that a person runs once more; GONE: the definition of a job that a revision has withdrawn; then how
-# long a plan waits (seconds).
+# that a person runs once more; GONE: the definition of a withdrawn job; then how long a plan waits (seconds).
 _KEYS = {
     "NODE": rows.OF_NODE,
     "JOB": rows.OF_JOB,

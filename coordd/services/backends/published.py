@@ -284,6 +284,7 @@ class PublishedSource(Elsewhere):
         """
         if in_force.number >= self.kept.number:
             self._ahead_from = None
+            self._say("forgotten", "")
             return
         now = boottime()
         self._ahead_from = self._ahead_from or now

@@ -360,6 +360,10 @@ def test_a_revision_that_cannot_be_brought_back_is_said(lab: Lab, how: str) -> N
     assert ("the job sales: version" in lab.source.problem) == (how == "the ledger's")
     assert len(lab.asked) == (1 if how == "its own" else 2)
 
+    lab.in_force(1, lab.asked[0].digest)  # another node has brought it back
+    lab.look()
+    assert lab.source.problem == ""
+
 
 def test_a_reload_judges_a_revision_again(lab: Lab) -> None:
     """It names a pool that the configuration did not have."""
