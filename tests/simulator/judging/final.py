@@ -75,13 +75,16 @@ def _waits(world: World, row: Row, taken: set[str]) -> bool:
 
 def takes_turns(world: World) -> bool:
     """True if a run waits for slots all of which are taken, one at least by a program that lives: its turn comes after
-    that one. Others may be taken until a person resolves their runs.
+    that one. Others may be taken until a person resolves their runs. So does a run that is due while programs take all
+    the room of every machine.
     """
     rows = world.ledger.runs(limit=100_000)
     live = {child.run for child in world.judge.live.values()}
     alive = Counter(key for row in rows if row.run in live for key in _slots(world, row))
     held = Counter(key for row in rows if row.state == UNKNOWN and row.run not in live for key in _slots(world, row))
     waiting = [row for row in rows if row.state in (PENDING, RETRY)]
+    if live and world.rooms.full() and any(row.not_before <= world.server.wall() for row in waiting):
+        return True
     return any(
         alive[key] and alive[key] + held[key] >= size for row in waiting for key, size in _slots(world, row).items()
     )

@@ -15,6 +15,7 @@ from simulator.terms import LEDGER_TIMEOUT, SETTINGS
 
 if TYPE_CHECKING:
     from coordd.core.ready import Launch, Now
+    from simulator.machines.runner import Runner
     from simulator.world import Host, World
 
 # Phases of a runner whose attempt is not over.
@@ -51,11 +52,7 @@ class Rooms:
     def judge(self, host: Host, launch: Launch) -> None:
         """BU: a runner is about to be started."""
         hooks = launch.job.startswith(HOOK)
-        here = [
-            runner
-            for runner in host.runners
-            if runner.alive and runner.attempt.phase in TAKES_ROOM and runner.launch.job.startswith(HOOK) == hooks
-        ]
+        here = self._here(host, hooks)
         since = self.world.judge.grants[launch.run, launch.attempt, launch.token].at - SENT_S
         had = self._had[host.index]
         room = max(size for number, (_, size) in enumerate(had) if number + 1 == len(had) or had[number + 1][0] > since)
@@ -63,6 +60,20 @@ class Rooms:
         if len(here) >= room:
             runs = ", ".join(runner.launch.run for runner in here)
             self.world.violate(f"BU {host.name} starts {launch.run} beside {runs}, and has room for {room}")
+
+    def full(self) -> bool:
+        """True if programs of runs take all the room of every machine that is left."""
+        left = [host for host in self.world.hosts if not host.gone]
+        return bool(left) and all(len(self._here(host, hooks=False)) >= self.present(host) > 0 for host in left)
+
+    @staticmethod
+    def _here(host: Host, hooks: bool) -> list[Runner]:
+        """The runners on that machine that take room: those of calls of hooks, or those of runs."""
+        return [
+            runner
+            for runner in host.runners
+            if runner.alive and runner.attempt.phase in TAKES_ROOM and runner.launch.job.startswith(HOOK) == hooks
+        ]
 
     def _change(self, host: Host, number: int) -> None:
         drawn = self.world.plan.rooms[host.index]
