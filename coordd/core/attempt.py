@@ -265,9 +265,9 @@ class Attempt:
             else:
                 self.ask_at = now + max(ASK_AGAIN_S, min(self.terms.renew_interval_s, 5.0))
 
-    def exec_failed(self, reason: str, *, now: float) -> None:
-        """The program could not be executed at all."""
-        self.exit_code = 127
+    def exec_failed(self, reason: str, exit_code: int, *, now: float) -> None:
+        """The program could not be executed at all. ``exit_code``: as a shell has it, 127 for an absent one, or 126."""
+        self.exit_code = exit_code
         self._report(FAILURE, reason, now)
 
     def ended(self, exit_code: int, *, now: float, final: bool = False, trips: bool = False, detail: str = "") -> None:

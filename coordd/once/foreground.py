@@ -13,13 +13,12 @@ import os
 import select
 
 from coordd.adapters.lean_json import decode
-from coordd.core.actions import AskReport
 from coordd.runner import kernel
 from coordd.runner.facts import Facts
 from coordd.runner.holder import Runner
 from coordd.runner.kernel import SIGTERM, boottime
 from coordd.runner.output import Output
-from coordd.runner.program import Program, execute, has_leave
+from coordd.runner.program import NOT_EXECUTABLE, NOT_FOUND, Program, execute, has_leave
 from coordd.runner.tree import Tree
 from coordd.runner.watcher import BYE_S, Watcher
 
@@ -38,9 +37,7 @@ PASSED_ON = (*FROM_TERMINAL, _signal.SIGHUP, SIGTERM, _signal.SIGUSR1, _signal.S
 # Python ignores these two when it starts. The caller did not ask for that.
 PYTHONS = (_signal.SIGPIPE, _signal.SIGXFSZ)
 
-# Exit codes as in a shell: the command does not exist, the command cannot be executed, signal N ended the command.
-NOT_FOUND = 127
-NOT_EXECUTABLE = 126
+# As in a shell: signal N ended the command.
 BY_SIGNAL = 128
 
 # After the runner's "bye", how often (seconds) the watcher checks whether the runner has exited.
@@ -188,13 +185,6 @@ class ForegroundRunner(HeldRunner):
 
     def _follow(self) -> Output:
         return Untouched()
-
-    def _ask_report(self, end: AskReport) -> None:
-        """If the command cannot be executed, the ledger gets the exit code that the caller gets."""
-        if self.exec_failure and self.program.exit_code == NOT_EXECUTABLE:
-            self.attempt.exit_code = NOT_EXECUTABLE  # the attempt itself has 127 for each of these failures
-            end = AskReport(end.state, NOT_EXECUTABLE, end.reason, end.final)
-        super()._ask_report(end)
 
     def _watcher_died(self, fd: int) -> None:
         """The process that the caller started was killed. The command must not run without a watcher."""

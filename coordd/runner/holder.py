@@ -491,7 +491,7 @@ class Runner:
         if self.loop.has(self.program.status_fd):
             return  # its execution cannot be confirmed yet, or it cannot be followed yet: tried again soon
         if self.output is None:
-            self.attempt.exec_failed(self.exec_failure, now=now)
+            self.attempt.exec_failed(self.exec_failure, self.program.unexecuted_code(), now=now)
             return
         self.output.finish()
         is_final, trips, detail = False, False, ""

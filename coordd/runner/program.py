@@ -15,6 +15,10 @@ GO = b"g"
 GO_BYTES_MAX = 64
 CALLED_BYTES_MAX = 64
 
+# Exit codes as in a shell: the command does not exist, the command cannot be executed.
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
 
 class Program:
     """A child of the runner that will execute, or has executed, the program."""
@@ -45,6 +49,10 @@ class Program:
         os.set_blocking(self.output_fd, False)
         os.set_blocking(self.status_fd, False)
         return held, status, output, called
+
+    def unexecuted_code(self) -> int:
+        """The exit code of an attempt whose program could not be executed, whatever ended its process."""
+        return NOT_EXECUTABLE if self.exit_code == NOT_EXECUTABLE else NOT_FOUND
 
     def prepare(self, _until: float) -> str:
         """Wait until it can be executed at once. Why it never can be; "" if it can."""
@@ -145,7 +153,7 @@ def be_the_program(
         kernel.die_with_parent(kernel.SIGKILL)  # after the change of user, which would undo it
         kernel.carry_label(label)  # if it is refused, the other methods must be enough
         if os.getppid() != parent:
-            os._exit(126)
+            os._exit(NOT_EXECUTABLE)
         kernel.reset_signals()
         null = os.open(os.devnull, os.O_RDONLY)
         for fd, target in ((null, 0), (output, 1), (output, 2)):
@@ -154,14 +162,15 @@ def be_the_program(
         if cwd:
             os.chdir(cwd)
         if not has_leave(held):
-            os._exit(126)
+            os._exit(NOT_EXECUTABLE)
         what = f"execute {argv[0]}"
         os.write(called, repr(time.time()).encode())
         execute(argv, env)
     except OSError as exc:
         os.write(status, f"cannot {what}: {exc.strerror}".encode())
+        os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
     finally:
-        os._exit(127)
+        os._exit(NOT_FOUND)
 
 
 def has_leave(held: int) -> bool:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordd.once.foreground import NOT_EXECUTABLE, NOT_FOUND, ForegroundProgram
+from coordd.once.foreground import ForegroundProgram
+from coordd.runner.program import NOT_EXECUTABLE, NOT_FOUND
 
 DEADLINE_S = 30.0
 

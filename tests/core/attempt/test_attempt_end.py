@@ -168,7 +168,7 @@ def test_a_failure_may_forbid_another_try(exit_code: int, says: bool, final: boo
 def test_a_program_that_cannot_be_executed_is_a_failure() -> None:
     runner = running()
 
-    runner.do("exec_failed", "no such file")
+    runner.do("exec_failed", "no such file", 127)
 
     assert runner.report == ("failure", 127, "no such file", False)
 

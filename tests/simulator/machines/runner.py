@@ -245,7 +245,7 @@ class Runner:
             return
         if "launch_fails" in world.rough and world.rng.random() < EXEC_FAILS:
             world.fault_log["exec_fails"] += 1
-            self.attempt.exec_failed("no such program", now=world.mono(self.host))
+            self.attempt.exec_failed("no such program", 127, now=world.mono(self.host))
             self.obey()
             return
         code = self._exit_code(world.rng.random() < SUCCEEDS)

@@ -46,6 +46,14 @@ def test_a_program_that_is_not_there(either: World) -> None:
     assert "started" not in attempt.facts()
 
 
+def test_a_program_that_may_not_be_executed(either: World, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    row = either.start([str(script)]).over()
+    assert (row.state, row.exit_code) == ("failure", 126)
+    assert row.reason == f"cannot execute {script}: Permission denied"
+
+
 def test_a_program_is_found_by_its_path_variable(world: World) -> None:
     assert world.start(["true"]).over().state == "success"
     assert world.start(["no-such-program-anywhere"]).over().exit_code == 127
