@@ -41,6 +41,8 @@ PAIRED_FILES = (
     "test_single.py",
     "test_bad_disks.py",
     "test_runner_deaths.py",
+    "test_connect.py",
+    "test_spark_kubernetes.py",
 )
 
 
