@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
 from coordd.adapters import secrets
 from coordd.adapters.backends import function
 from coordd.adapters.backends.kept import KeptFile
@@ -52,7 +50,6 @@ class Connections:
         self.leased_s: Callable[[], float] = float  # the longest lease of all active attempts in the cluster
         self._full_hostname = full_hostname
         self._bus: Any = None  # the bus inside the envelopes
-        self._at_start = cluster
         self.known = Known(
             ledgers.get(self.ledger_url, ""),
             pin=pin[0],
@@ -76,20 +73,11 @@ class Connections:
         return self.cluster.ledger_scheme != "sqlite"
 
     def use(self, cluster: ClusterConfig) -> None:
-        """Use a new configuration: keys at once, passwords and certificates with the next connection.
+        """Use a new configuration with the same bus and ledger: keys at once, passwords and certificates with the next
+        connection.
 
         Raises ConfigError, and then nothing has changed.
         """
-        start = self._at_start  # a reload changes neither bus nor ledger
-        cluster = msgspec.structs.replace(
-            cluster,
-            name=start.name,
-            bus=start.bus,
-            gossip=start.gossip,
-            ledger=start.ledger,
-            ledger_timeout=start.ledger_timeout,
-            unsigned=start.unsigned,
-        )
         tls = self._tls(cluster)
         keys = keyring.load(cluster.keyring, os.environ) if isinstance(self.bus, SealedBus) else None
         self.cluster = cluster
@@ -160,7 +148,7 @@ class Connections:
         return ""
 
     def _mac(self, secret: bytes, number: int, digest: str) -> str:
-        said = f"coordd revision\0{self._at_start.name}\0{number}\0{digest}".encode()
+        said = f"coordd revision\0{self.cluster.name}\0{number}\0{digest}".encode()
         return hmac.new(secret, said, "sha256").hexdigest()
 
     # ---- the ledger

@@ -31,7 +31,7 @@ from coordd.adapters.launch.units import probe as probe_units
 from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
-from coordd.config.for_core import needs_restart, settings_of
+from coordd.config.for_core import needs_restart, restarted_with, settings_of
 from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config
 from coordd.config.settings import load
@@ -94,7 +94,7 @@ class Daemon:
             ConfigError: the configuration cannot be used.
             UnavailableError: a directory cannot be written, or a file cannot be read.
         """
-        self.config = config
+        self.config = self._at_start = config
         self._config_path = config_path
         self._started_at = boottime()
         self._stopping = self._begun = False
@@ -241,6 +241,7 @@ class Daemon:
             viewer_group=config.control.viewer_group,
             unavailable=UNAVAILABLE_METHODS,
             shown=disclosure.shown,
+            told=disclosure.sentence,
             audit=self._audit,
             in_a_run=in_a_run,
         )
@@ -421,9 +422,7 @@ class Daemon:
         self.ledger.close()
         self._save_ledger_mark()
         self._journal.close()
-        for path in (self.config.control.socket, os.path.join(self.config.node.runtime_dir, "facts.sock")):
-            if os.path.exists(path):
-                os.unlink(path)
+        self.control.close()
 
     # ---- configuration
 
@@ -447,7 +446,8 @@ class Daemon:
 
     def _reload(self) -> dict[str, Any]:
         config = load(self._config_path, os.environ)
-        fixed = needs_restart(self.config, config)
+        fixed = needs_restart(self._at_start, config)
+        config = restarted_with(self._at_start, config)
         jobs = self.source.reload(config)
         self.connections.use(config.cluster)
         before, self.config = self.jobs.jobs, config

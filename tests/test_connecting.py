@@ -77,21 +77,6 @@ def test_a_reload_takes_over_all_or_nothing(ring: Path, where: dict[str, str]) -
     assert connections.cluster.lease == 90.0
 
 
-def test_a_reload_moves_neither_bus_nor_ledger(ring: Path) -> None:
-    connections = made(ring)
-    elsewhere = {
-        "name": "other",
-        "bus": "amqps://x/",
-        "ledger": "rediss://x/0",
-        "unsigned": True,
-        "ledger_timeout": 9.0,
-    }
-    connections.use(msgspec.structs.replace(connections.cluster, **elsewhere, tls_ca=str(ring)))
-    said = connections.cluster
-    assert (said.name, said.bus, said.ledger) == ("default", "amqp://u@127.0.0.1/", "redis://127.0.0.1/0")
-    assert (said.unsigned, said.ledger_timeout) == (False, 2.0)
-
-
 def test_a_runner_is_told_paths_and_no_secrets(ring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "redis://u:s3cret@127.0.0.1/0"
     connections = made(ring, ledger=url, ledger_password_file=FILE)

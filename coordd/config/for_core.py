@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
+
+from msgspec import structs
 
 from coordd.config.sections import Config
 from coordd.core.context import Settings
@@ -28,6 +31,15 @@ def needs_restart(before: Config, after: Config) -> list[str]:
         if getattr(getattr(after, section), key) != getattr(getattr(before, section), key)
     ]
     return changed + (["[[boot]]"] if after.boot != before.boot else [])
+
+
+def restarted_with(start: Config, after: Config) -> Config:
+    """The configuration that a reload takes: what needs a restart is as it was at the start."""
+    fixed: dict[str, dict[str, Any]] = {}
+    for section, key in _NEEDS_RESTART:
+        fixed.setdefault(section, {})[key] = getattr(getattr(start, section), key)
+    sections = {name: structs.replace(getattr(after, name), **values) for name, values in fixed.items()}
+    return structs.replace(after, boot=start.boot, **sections)
 
 
 def settings_of(config: Config, version: str) -> Settings:

@@ -28,7 +28,8 @@ LOOK_S = 5.0
 
 TEXT_MAX = 300
 
-DONE, REFUSED = "done", "refused"
+# ``UNKNOWN``: a change was asked for, and nobody can tell whether it was made.
+DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 
 class Window:
@@ -61,10 +62,15 @@ class Audit:
         """A privileged call was refused; ``reason`` says why."""
         self._counted({**record, "outcome": REFUSED})
 
-    def _counted(self, record: dict[str, Any]) -> None:
+    def unknown(self, record: dict[str, Any]) -> None:
+        """A change had no answer in time; ``reason`` says why. Each subject has windows of its own."""
+        self._counted({**record, "outcome": UNKNOWN}, str(record["subject"]))
+
+    def _counted(self, record: dict[str, Any], subject: str = "") -> None:
         now = self._clock()
         # A uid is a user of one machine: callers on another node (``from_node``) have windows of their own.
-        key = (int(record["uid"]), f"{record['method']} {record.get('from_node', '')}".strip(), str(record["outcome"]))
+        what = " ".join(filter(None, (record["method"], record.get("from_node"), subject)))
+        key = (int(record["uid"]), what, str(record["outcome"]))
         if key not in self._windows and len(self._windows) >= WINDOWS_MAX:
             key = (OTHERS, *key[1:])
         window = self._windows.get(key)

@@ -268,7 +268,8 @@ class Driver:
             self.counts["journal_failures"] += 1
             log.error("journal.failed", reason=str(exc))
         # With its hash: a copy of the log elsewhere shows whether the journal was rewritten.
-        word = "control.refused" if more.get("outcome") == "refused" else "control.changed"
+        words = {"refused": "control.refused", "unknown": "control.unknown"}
+        word = words.get(more.get("outcome", ""), "control.changed")
         log.info(word, method=method, subject=subject, by=by, uid=uid, chain=chain or None)
 
     def _record(self, kind: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ are a millisecond old or older than the daemon.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -206,6 +207,8 @@ class Runners:
                     look_at = next_turn(LOOK_S)
         finally:
             sock.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._poke_path)
 
     # ---- single steps
 

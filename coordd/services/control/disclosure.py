@@ -6,7 +6,8 @@ decided about it. Only operators of a job see its arguments, output and secrets.
     SHOW     the value as it is
     HIDE     "(hidden)" instead of a value that is not empty
     DROP     the field is left out
-    SENTENCE a sentence: its quotes are hidden, because they may contain an argument or a line of a job file
+    SENTENCE a sentence: hidden from its first quote to its last, because quotes may contain an argument or a line of a
+             job file; errors that answer a call are such sentences
     REASON   the same, and hidden after its first ": ", where a program's output may follow
     RIGHT    the method itself checks the right to operate; a caller who gets an answer may read all of it
 """
@@ -33,7 +34,8 @@ class Each(NamedTuple):
 # One of the words above, a table of fields, a list with the shape of its items, or Each.
 Shape = str | dict[str, Any] | list[Any] | Each
 
-_QUOTED = re.compile('"[^"]*"?')
+# From the first quote to the last: a value may contain quotes itself.
+_QUOTED = re.compile('".*"', re.DOTALL)
 
 # ---- events
 
@@ -399,7 +401,7 @@ def shown(method: str, answer: Any) -> Any:
 def reason(text: str) -> str:
     """A recorded reason, as viewers may see it."""
     head, colon, rest = text.partition(": ")
-    return _sentence(head) + (f": {REDACTED}" if colon and rest else "")
+    return sentence(head) + (f": {REDACTED}" if colon and rest else "")
 
 
 def undecided(shape: Shape, value: Any, path: str = "") -> list[str]:
@@ -445,9 +447,12 @@ def _reduced(shape: Shape, value: Any) -> Any:
     if shape in (SHOW, RIGHT):
         return value
     if shape in (SENTENCE, REASON) and (value is None or isinstance(value, str)):
-        return value and (reason(value) if shape == REASON else _sentence(value))
+        return value and (reason(value) if shape == REASON else sentence(value))
     return REDACTED if value not in (None, "", (), [], {}) else value
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """A sentence, as viewers may see it."""
+    if text.count('"') % 2:
+        return text.partition('"')[0] + REDACTED
     return _QUOTED.sub(REDACTED, text)

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, NamedTuple
 
-from coordd.errors import RefusedError
+from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
 
 # The maximum length of a request. A status call is under 1 KiB; more than this is a mistake or an attack.
 LINE_BYTES_MAX = 1024 * 1024
@@ -20,6 +20,10 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 REFUSED = -32000  # valid, but refused; error.data.kind says why
+
+
+# A whole number with more digits is no float: none of what it may stand for (an instant, seconds) is so large.
+DIGITS_MAX = 300
 
 
 class Call(NamedTuple):
@@ -56,7 +60,9 @@ def parse(line: bytes) -> Call:
     except UnicodeDecodeError as exc:
         raise RpcError(PARSE_ERROR, f"not UTF-8: {exc}", kind="not_utf8") from exc
     try:
-        found = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
+        found = json.loads(
+            text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole
+        )
         if "\\u" in text:
             _no_lone_surrogates(found)
     except RecursionError as exc:
@@ -112,9 +118,13 @@ def notification_line(method: str, params: dict[str, Any]) -> bytes:
     return _line({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def refused(exc: RefusedError) -> RpcError:
-    """A refusal as an error answer."""
-    return RpcError(REFUSED, str(exc), kind=exc.kind, hint=exc.hint)
+def refused(exc: CoorddError) -> RpcError:
+    """An expected failure as an error answer."""
+    if isinstance(exc, RefusedError):
+        return RpcError(REFUSED, str(exc), kind=exc.kind, hint=exc.hint)
+    kinds = ((JobFileError, "bad_job"), (ConfigError, "bad_config"), (UnavailableError, "unavailable"))
+    kind = next((kind for of, kind in kinds if isinstance(exc, of)), "failed")
+    return RpcError(REFUSED, str(exc), kind=kind)
 
 
 def _line(message: dict[str, Any]) -> bytes:
@@ -146,6 +156,12 @@ def _finite(text: str) -> float:
     if math.isinf(number):  # an answer that repeats 1e999 could not be written
         raise ValueError(f"{text[:40]} is too large a number")
     return number
+
+
+def _whole(text: str) -> int:
+    if len(text) > DIGITS_MAX:
+        raise ValueError(f"{text[:40]} is too large a number")
+    return int(text)
 
 
 def _no_lone_surrogates(found: Any) -> None:

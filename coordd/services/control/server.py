@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import grp
 import os
-import pwd
 import socket
 import stat
 import struct
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
 import structlog
 import trio
 
-from coordd.errors import ConfigError, CoorddError, JobFileError, RefusedError, UnavailableError
-from coordd.services.audit import LOOK_S as AUDIT_LOOK_S, Audit
-from coordd.services.control.callers import ADMIN, NOBODY, OPERATOR, VIEWER, Asked, Caller, Method, subject_of
+from coordd.errors import CoorddError, RefusedError, UnavailableError
+from coordd.services import audit as audits
+from coordd.services.control.callers import (
+    ADMIN,
+    NOBODY,
+    OPERATOR,
+    VIEWER,
+    Asked,
+    Caller,
+    Method,
+    Names,
+    subject_of,
+    user_name,
+)
 from coordd.services.control.quota import Place, Quotas
 from coordd.services.control.rpc import (
     INTERNAL_ERROR,
@@ -62,15 +71,11 @@ IDLE_S = 600.0
 # If a client does not read an answer within this time, the answer is dropped and the client disconnected.
 SEND_S = 10.0
 
-# Timeout (seconds) for looking up names of groups, which may come from a directory server; and maximum concurrent
-# lookups.
-NAMES_S = 5.0
-LOOKUPS_MAX = 4
+# When the daemon stops, changes under way have this long (seconds) to end.
+STOP_S = 5.0
 
-# Names are cached for this time (seconds), so that repeated connections rarely ask the directory. The groups themselves
-# come from the kernel each time.
-NAMES_KEPT_S = 10.0
-NAMES_KEPT_MAX = 256
+# Timeout (seconds) for looking up names of groups, which may come from a directory server.
+NAMES_S = 5.0
 
 # A list with more items is encoded in a thread.
 ITEMS_MAX = 100
@@ -99,27 +104,31 @@ class ControlServer:
         viewer_group: str,
         unavailable: frozenset[str] = frozenset(),
         shown: Callable[[str, Any], Any] | None = None,
-        audit: Audit | None = None,
+        told: Callable[[str], str] | None = None,
+        audit: audits.Audit | None = None,
         in_a_run: Callable[[int, int], bool] = lambda _pid, _uid: False,
     ) -> None:
-        """``shown`` filters a method's answer for viewers. ``audit`` records privileged calls. ``in_a_run`` tells
-        whether the process with this pid and uid belongs to a run, and therefore may only look.
+        """``shown`` filters a method's answer for viewers, ``told`` the sentence of an error. ``audit`` records
+        privileged calls. ``in_a_run`` tells whether the process with this pid and uid belongs to a run, and therefore
+        may only look.
         """
         self.audit = audit
         self._in_a_run = in_a_run
         self.path = path
         self.shown = shown
+        self.told = told
         self.methods = methods
         self.unavailable = unavailable
         self._operator_group = operator_group
         self._viewer_group = viewer_group
         self._connections = 0
-        self._lookups = trio.CapacityLimiter(LOOKUPS_MAX)
+        self._names = Names()
         self._quotas = Quotas()
         self._turned_away = 0
+        self._bound: tuple[int, int] | None = None
+        self._changing: set[trio.CancelScope] = set()
+        self._ends_at = float("inf")  # for changes: the daemon stops
         self._unknown: Counter[int] = Counter()  # uid -> connections whose role is not known yet
-        self._names: dict[tuple[int, frozenset[int]], tuple[float, str, frozenset[str]]] = {}
-        self._naming: dict[tuple[int, frozenset[int]], trio.Lock] = {}
 
     def bind(self) -> trio.SocketListener:
         """Bind the socket, mode 0666: roles come from the kernel, not from file modes.
@@ -131,6 +140,7 @@ class ControlServer:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
             self._remove_stale()
             raw.bind(self.path)
+            self._bound = _identity(self.path)
             os.chmod(self.path, 0o666)  # noqa: S103 - roles come from the kernel
             # if the queue were full, clients that connect with a timeout would fail at once
             raw.listen(CONNECTIONS_MAX)
@@ -160,20 +170,44 @@ class ControlServer:
                 pass  # its queue of clients is full: a daemon is there
         raise OSError(errno.EADDRINUSE, "another daemon answers on it")
 
+    def close(self) -> None:
+        """Remove the socket that ``bind`` made, if it is still there."""
+        if self._bound is not None and _identity(self.path) == self._bound:
+            os.unlink(self.path)
+
     async def serve(self, listener: trio.SocketListener) -> None:
         """Serve for ever."""
         async with trio.open_nursery() as nursery:
             if self.audit is not None:
                 nursery.start_soon(self._look_at_audit, self.audit)
+            nursery.start_soon(self._end_changes)
             await trio.serve_listeners(self._connected, [listener], handler_nursery=nursery)
 
-    async def _look_at_audit(self, audit: Audit) -> None:
+    async def _look_at_audit(self, audit: audits.Audit) -> None:
         try:
             while True:
-                await turn(AUDIT_LOOK_S)
+                await turn(audits.LOOK_S)
                 audit.look()
         finally:
             audit.close()
+
+    async def _end_changes(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._ends_at = trio.current_time() + STOP_S
+            for scope in self._changing:
+                scope.deadline = self._ends_at
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[trio.CancelScope]:
+        """A change goes on in here although its client is gone: nobody else would tell of it."""
+        with trio.CancelScope(shield=True, deadline=self._ends_at) as scope:
+            self._changing.add(scope)
+            try:
+                yield scope
+            finally:
+                self._changing.discard(scope)
 
     async def _connected(self, stream: trio.SocketStream) -> None:
         self._connections += 1
@@ -240,7 +274,7 @@ class ControlServer:
         if uid in (0, os.getuid()):
             # They may do everything, so no look-up is needed. The daemon's own watchdog asks in this way, and must get
             # an answer even while the site's directory of users is down.
-            return Caller(uid, frozenset(), ADMIN, pid, "root" if uid == 0 else _user_name(uid))
+            return Caller(uid, frozenset(), ADMIN, pid, "root" if uid == 0 else user_name(uid))
         gids = {gid}
         try:
             raw = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
@@ -253,7 +287,7 @@ class ControlServer:
         name, groups = f"uid {uid}", frozenset[str]()
         try:
             with trio.move_on_after(NAMES_S) as scope:
-                name, groups = await self._named(uid, frozenset(gids))
+                name, groups = await self._names.of(uid, frozenset(gids))
         finally:
             self._unknown -= Counter((uid,))
         if scope.cancelled_caught:
@@ -266,43 +300,13 @@ class ControlServer:
             role = VIEWER
         return Caller(uid, groups, role, pid, name)
 
-    async def _named(self, uid: int, gids: frozenset[int]) -> tuple[str, frozenset[str]]:
-        """The names of a user and its groups. Only one look-up per user at a time, however often the user connects."""
-        key = (uid, gids)
-        turn = self._naming.setdefault(key, trio.Lock())
-        try:
-            async with turn:
-                at, name, groups = self._names.get(key, (-NAMES_KEPT_S, "", frozenset[str]()))
-                if trio.current_time() - at >= NAMES_KEPT_S:
-                    name, groups = await trio.to_thread.run_sync(
-                        _names, uid, gids, abandon_on_cancel=True, limiter=self._lookups
-                    )
-                    if len(self._names) >= NAMES_KEPT_MAX:
-                        self._names.clear()
-                    self._names[key] = (trio.current_time(), name, groups)
-                return name, groups
-        finally:
-            statistics = turn.statistics()
-            if not statistics.locked and not statistics.tasks_waiting:
-                self._naming.pop(key, None)
 
-
-def _names(uid: int, gids: Iterable[int]) -> tuple[str, frozenset[str]]:
-    return _user_name(uid), frozenset(name for name in map(_group_name, gids) if name)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return ""
+def _identity(path: str) -> tuple[int, int] | None:
+    """What makes a file that one and no other; None if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path)
+        return found.st_dev, found.st_ino
+    return None
 
 
 class Connection:
@@ -422,16 +426,8 @@ class Connection:
             answer = await self._line(call, result)
         except RpcError as exc:
             answer = error_line(call.id, exc)
-        except RefusedError as exc:
-            answer = error_line(call.id, refused(exc))
-        except JobFileError as exc:
-            answer = error_line(call.id, RpcError(REFUSED, str(exc), kind="bad_job"))
-        except ConfigError as exc:
-            answer = error_line(call.id, RpcError(REFUSED, str(exc), kind="bad_config"))
-        except UnavailableError as exc:
-            answer = error_line(call.id, RpcError(REFUSED, str(exc), kind="unavailable"))
         except CoorddError as exc:
-            answer = error_line(call.id, RpcError(REFUSED, str(exc), kind="failed"))
+            answer = error_line(call.id, self._told(refused(exc)))
         except Exception as exc:
             # The boundary of one request: our bug; short for the caller, in full in the log.
             log.exception("method.failed", method=call.method)
@@ -446,6 +442,13 @@ class Connection:
                 if not full:
                     self._place.told(len(answer))
         return None
+
+    def _told(self, error: RpcError) -> RpcError:
+        """An error as this caller may see it: one of a job's file quotes it. What the caller itself sent is told."""
+        if self._caller.role > VIEWER or self._server.told is None or error.kind == "invalid_params":
+            return error
+        told = self._server.told
+        return RpcError(error.code, told(error.message), kind=error.kind, hint=told(error.hint))
 
     async def _line(self, call: Call, result: Any) -> bytes:
         """The answer as this caller may see it; a long one is encoded in a thread."""
@@ -470,12 +473,26 @@ class Connection:
                 hint="known: " + ", ".join(sorted(server.methods)),
             )
         caller = self._caller._replace(asked=Asked(call.id, call.method))
+        if not method.may_change:
+            return await self._recorded(method, call, caller)
+        with server.changing():
+            return await self._recorded(method, call, caller)
+        stopped = "the daemon stopped before its end was known"
+        self._record(method, call, caller, stopped, audits.UNKNOWN)
+        raise UnavailableError(stopped)
+
+    async def _recorded(self, method: Method, call: Call, caller: Caller) -> Any:
         try:
             answer = await self._permitted(method, call, caller)
-        except (RefusedError, UnavailableError) as exc:
-            self._record(method, call, caller, str(exc))
+        except RefusedError as exc:
+            if method.privileged or exc.kind == "not_permitted":
+                self._record(method, call, caller, str(exc), audits.REFUSED)
             raise
-        self._record(method, call, caller, None)
+        except UnavailableError as exc:
+            if method.privileged:  # a change that has no answer may take place all the same
+                self._record(method, call, caller, str(exc), audits.UNKNOWN if method.may_change else audits.REFUSED)
+            raise
+        self._record(method, call, caller)
         return answer
 
     async def _permitted(self, method: Method, call: Call, caller: Caller) -> Any:
@@ -489,10 +506,10 @@ class Connection:
             )
         return await method.call(call.params, caller)
 
-    def _record(self, method: Method, call: Call, caller: Caller, refused: str | None) -> None:
-        """For the audit: a call that was done, or the reason of its refusal."""
+    def _record(self, method: Method, call: Call, caller: Caller, reason: str = "", outcome: str = audits.DONE) -> None:
+        """For the audit: a call that was done, or why it was refused or its end is not known."""
         audit = self._server.audit
-        if audit is None or not method.privileged:
+        if audit is None or not (method.privileged or outcome == audits.REFUSED):
             return
         record = {
             "method": call.method,
@@ -501,8 +518,10 @@ class Connection:
             "by": caller.name,
             **caller.details(),
         }
-        if refused is not None:
-            audit.refused({**record, "reason": refused})
+        if outcome == audits.REFUSED:
+            audit.refused({**record, "reason": reason})
+        elif outcome == audits.UNKNOWN:
+            audit.unknown({**record, "reason": reason})
         elif method.logs:
             audit.looked(record)
         elif caller.asked is None or not caller.asked.recorded:
@@ -527,8 +546,8 @@ class Connection:
                         told = self._shown(call.method, item)
                         await self._say(notification_line(call.method, {"subscription": subscription, **told}))
                 except CoorddError as exc:
-                    why = str(exc)
-                    log.warning("stream.failed", method=call.method, reason=why)
+                    why = self._told(refused(exc)).message
+                    log.warning("stream.failed", method=call.method, reason=str(exc))
                 except Exception as exc:
                     # The boundary of one stream: our bug; short for the caller, in full in the log.
                     why = f"a bug in coordd: {exc!r}"

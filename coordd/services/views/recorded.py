@@ -122,7 +122,7 @@ def _election(record: Mapping[str, Any]) -> str:
 
 def _control(record: Mapping[str, Any], rest: str) -> str:
     """``rest``: what follows the run in the record's subject, as in " on n2: a note" and "/3: a note"."""
-    refused = "refused, " if record.get("outcome") == "refused" else ""
+    refused = {"refused": "refused, ", "unknown": "its end is not known, "}.get(str(record.get("outcome")), "")
     reason = record.get("reason") or record.get("note") or rest.partition(": ")[2]
     return f"{refused}by {record.get('by', '')} ({record.get('uid', '')})" + (f": {reason}" if reason else "")
 

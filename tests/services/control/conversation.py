@@ -12,6 +12,8 @@ from typing import Any, Self
 import trio
 
 from coordd.errors import ConfigError, JobFileError, RefusedError, UnavailableError
+from coordd.services.audit import Audit
+from coordd.services.control import disclosure
 from coordd.services.control.callers import ADMIN, OPERATOR, Caller, Method
 from coordd.services.control.server import ControlServer
 
@@ -65,6 +67,8 @@ class Methods:
             "endless": Method(self.endless),
             "unwritable": Method(self.unwritable),
             "breaks": Method(self.breaks),
+            "change": Method(self.hold, changes=True),
+            "fail.change": Method(self.fail, changes=True),
         }
 
     async def echo(self, params: dict[str, Any], caller: Caller) -> Any:
@@ -83,6 +87,12 @@ class Methods:
             "bug": RuntimeError("oops"),
             "refused": RefusedError("not now", kind="try_later", hint="wait"),
             "unavailable": UnavailableError("the ledger does not answer"),
+            "forbidden": RefusedError("the job is another's", kind="not_permitted"),
+            "quotes": RefusedError(
+                'leaky.toml: argv: expected a list, found "--password {"a": "sekret"}"',
+                kind="bad_job",
+                hint='write "sekret"',
+            ),
             "config": ConfigError("coordd.toml: bad"),
             "job": JobFileError("j.toml: bad"),
             "group": ExceptionGroup("two", [RuntimeError("one"), ValueError("two")]),
@@ -127,12 +137,15 @@ class Server:
     def __init__(self, path: str, *, operator_group: str = "no-such-group", viewer_group: str = "") -> None:
         self.path = path
         self.methods = Methods()
+        self.audited: list[dict[str, Any]] = []  # the records of the audit
         self.control = ControlServer(
             path,
             self.methods.table(),
             operator_group=operator_group,
             viewer_group=viewer_group,
             unavailable=frozenset(("breaker.list",)),
+            told=disclosure.sentence,
+            audit=Audit(self.audited.append),
         )
         self._started = threading.Event()
         self._failure: BaseException | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from coordd.errors import UnavailableError
-from coordd.services.control import server as control
+from coordd.services.control import callers, server as control
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER
 from services.control.conversation import DEADLINE_S, STRANGER, Server, wait_for
 
@@ -34,8 +34,9 @@ class Stranger:
             self.group = grp.getgrgid(self.gid)
             monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
 
-    def ask(self, path: str, method: str, *, in_group: bool = True) -> Any:
-        argv = [str(self.uid), str(self.gid), self.groups if in_group else "", path, f'{{"id":1,"method":"{method}"}}']
+    def ask(self, path: str, method: str, *, in_group: bool = True, **params: Any) -> Any:
+        line = json.dumps({"id": 1, "method": method, "params": params})
+        argv = [str(self.uid), str(self.gid), self.groups if in_group else "", path, line]
         done = subprocess.run(
             [sys.executable, "-I", "-c", STRANGER, *argv], capture_output=True, timeout=60, check=True
         )
@@ -59,6 +60,24 @@ def test_a_stranger_may_look_and_no_more(server: Server, stranger: Stranger) -> 
         error = stranger.ask(server.path, method)["error"]
         assert error["data"]["kind"] == "not_permitted"
         assert method in error["message"]
+    assert [(r["method"], r["uid"], r["outcome"]) for r in server.audited] == [
+        ("operate", stranger.uid, "refused"),
+        ("own", stranger.uid, "refused"),
+    ]
+
+
+def test_what_is_not_permitted_is_recorded_also_of_a_method_for_all(server: Server, stranger: Stranger) -> None:
+    for how in ("refused", "forbidden"):
+        stranger.ask(server.path, "fail", how=how, name="sales")
+    assert [(r["method"], r["subject"], r["outcome"]) for r in server.audited] == [("fail", "sales", "refused")]
+
+
+def test_what_a_viewer_is_told_of_a_failure_quotes_nothing(server: Server, stranger: Stranger) -> None:
+    told = stranger.ask(server.path, "fail", how="quotes")["error"]
+    assert told["message"] == "leaky.toml: argv: expected a list, found (hidden)"
+    assert told["data"]["hint"] == "write (hidden)"
+    with server.connect() as mine:
+        assert "sekret" in mine.ask("fail", how="quotes")["error"]["message"]
 
 
 def test_the_operator_group_may_operate(directory: str, stranger: Stranger) -> None:
@@ -114,7 +133,7 @@ def test_a_directory_of_users_that_hangs_holds_up_nobody(
         answer.wait(DEADLINE_S)
         return "late", frozenset({"late"})
 
-    monkeypatch.setattr(control, "_names", hangs)
+    monkeypatch.setattr(callers, "_names", hangs)
     monkeypatch.setattr(control, "NAMES_S", 0.2)
     try:
         seen = stranger.ask(server.path, "who")["result"]

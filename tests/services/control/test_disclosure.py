@@ -104,3 +104,20 @@ def test_every_field_of_the_status_of_a_redis_ledger_is_decided_upon() -> None:
             assert undecided(METHODS["ledger.status"], ledger.status()) == []
         finally:
             ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown_text"),
+    [
+        ("no quotes: it stays", "no quotes: it stays"),
+        ('argv: found "a "b c" d"; write a list', "argv: found (hidden); write a list"),
+        ('found "cut off', "found (hidden)"),
+        ('found "a" and "cut', "found (hidden)"),
+    ],
+)
+def test_of_a_sentence_what_its_quotes_may_hold_is_hidden(text: str, shown_text: str) -> None:
+    assert disclosure.sentence(text) == shown_text
+
+
+def test_of_a_reason_a_quote_that_its_colon_cuts_is_hidden() -> None:
+    assert reason('it said "a" and "x sekret: y"') == "it said (hidden): (hidden)"

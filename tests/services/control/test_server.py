@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import Any
 
@@ -122,6 +123,45 @@ def test_slow_questions_are_bounded_and_hold_up_nobody_else(server: Server) -> N
         assert server.methods.held == control.IN_FLIGHT_MAX
         server.soon(server.methods.release.set)
         assert {client.read()["id"] for _ in range(100)} == set(range(100))
+
+
+# ---- changes
+
+
+@pytest.fixture
+def resets(server: Server) -> None:
+    """A client has asked for a change, and is gone: the kernel reset its connection."""
+    with server.connect() as client:
+        client.send(b'{"id":1,"method":"echo"}\n{"id":2,"method":"change","params":{"job":"sales"}}\n')
+        wait_for(lambda: server.methods.held == 1)
+        wait_for(lambda: select.select([client.sock], [], [], 0)[0] != [])  # an unread answer makes it a reset
+
+
+@pytest.mark.usefixtures("resets")
+def test_a_change_goes_on_and_is_recorded_although_its_client_is_gone(server: Server) -> None:
+    server.soon(server.methods.release.set)
+    wait_for(lambda: server.audited != [])
+    assert [(r["method"], r["subject"], r["outcome"]) for r in server.audited] == [("change", "sales", "done")]
+    wait_for(lambda: server.control._connections == 0)
+
+
+@pytest.mark.usefixtures("resets")
+def test_a_change_that_the_stop_ends_is_recorded_as_unknown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "STOP_S", 0.1)
+    server.stop()
+    assert [(r["subject"], r["outcome"]) for r in server.audited] == [("sales", "unknown")]
+
+
+def test_each_change_without_an_answer_is_recorded_as_unknown(server: Server) -> None:
+    with server.connect() as client:
+        for job in ("a", "b", "b"):
+            client.ask("fail.change", how="unavailable", job=job)
+        client.ask("fail.change", how="refused", job="c")
+    assert [(r["subject"], r["outcome"]) for r in server.audited] == [
+        ("a", "unknown"),
+        ("b", "unknown"),
+        ("c", "refused"),
+    ]
 
 
 # ---- clients that misbehave
