@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import select
 import signal
 import sys
 import time
@@ -38,9 +37,6 @@ CHECK_S = 10.0
 
 # Events that only say that a node is alive.
 HEARTBEATS = ("worker-heartbeat", "worker-beat")
-
-# Without --follow: after this silence (seconds) the daemon has sent all past events.
-QUIET_S = 0.5
 
 EPILOG = """\b
 Exit codes: 0 done; 1 failed; 2 usage; 65 bad job file; 69 daemon or ledger not reachable; 75 try later;
@@ -191,7 +187,11 @@ def reload(drain: bool, timeout: float | None) -> None:
         drained(answer, timeout)
         _reload()
     finally:
-        asked().call("node.resume")
+        hold = asked().call("status").get("drained") or {}
+        if hold and (hold.get("note"), hold.get("by")) != (answer.get("note"), answer.get("by")):
+            say(f"this node stays drained: {hold.get('by')} has drained it meanwhile ({hold.get('note') or 'no note'})")
+        else:
+            asked().call("node.resume")
 
 
 def _reload() -> None:
@@ -295,11 +295,8 @@ def events(follow: bool, types: tuple[str, ...], heartbeats: bool, limit: int | 
 
 
 def _subscribed(params: dict[str, Any], follow: bool) -> Any:
-    client = asked().client
-    messages = client.stream("events.subscribe", params)
-    while follow or client.waiting() or select.select([client], [], [], QUIET_S)[0]:
-        item = next(messages, None)
-        if item is None or ("alive" in item and not follow):
+    for item in asked().client.stream("events.subscribe", params):
+        if "alive" in item and not follow:
             return
         yield item
 

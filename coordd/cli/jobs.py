@@ -19,6 +19,9 @@ ASKED_TWICE = 1000
 # How often (seconds) `node drain --wait` asks whether the runs have ended.
 POLL_S = 0.5
 
+# What to do about a drained node that nobody hears any more.
+LOST = "coordctl run list --state started shows what runs where; what it ran is taken over once its lease is over"
+
 
 def complete_jobs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """The jobs of this node, for the shell's Tab key; empty when no daemon answers."""
@@ -145,7 +148,9 @@ def _looked_at(answer: dict[str, Any]) -> tuple[str, int]:
         status = asked().call("status")
         return status["state"], status["runs"]["active"]
     shown = [one for one in asked().call("node.list") if one["hostname"] == answer["node"]]
-    if not shown or shown[0]["state"] in ("left", "lost"):
+    if shown and shown[0]["state"] == "lost":
+        raise Failed(f"{answer['node']} is lost: nobody can tell whether its runs have ended", hint=LOST)
+    if not shown or shown[0]["state"] == "left":
         return "left", 0
     # Until it has heard of its drain it says otherwise, and is granted nothing.
     return ("draining" if shown[0].get("drained") else shown[0]["says"]), shown[0]["active"]

@@ -193,7 +193,7 @@ def run_revoke(ident: str, job: str | None, note: str) -> None:
     while more:
         answer = asked().call("run.revoke", job=job, note=note)
         revoked += answer["revoked"]
-        more = answer["more"]
+        more = answer["more"] and answer["revoked"]  # those that are left may all be starting
 
     def draw(said: Any) -> None:
         for run in said["revoked"]:

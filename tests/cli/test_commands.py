@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.fake_daemon import EVENT, RUN, STATUS, FakeDaemon, Stream, refusal
+from support.fake_daemon import RUN, STATUS, FakeDaemon, refusal
 
 from coordd.adapters import control_line
 from coordd.cli import client as client_module, coordctl
@@ -431,15 +431,15 @@ def test_draining_waits_for_the_last_run(ctl: Callable[..., Result], daemon: Fak
 
 
 def test_a_reload_waits_for_the_last_run_and_ends_its_own_drain(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
-    active = [0, 2, 0]
+    active = [0, 2, 0, 0]
     daemon.answers["node.drain"] = daemon.answers["node.resume"] = {"node": "n", "state": "draining", "active": 2}
     daemon.answers["status"] = lambda _: {**STATUS, "state": "draining", "runs": {"active": active.pop(0)}}
     daemon.answers["reload"] = {"jobs": 1}
     assert ctl("reload", "--drain").exit_code == 0
     asked = [method for method, _ in daemon.asked]
-    assert asked == ["status", "node.drain", "status", "status", "reload", "node.resume"]
+    assert asked == ["status", "node.drain", "status", "status", "reload", "status", "node.resume"]
     daemon.answers["reload"] = refusal("bad_config")
-    active = [0, 0]
+    active = [0, 0, 0]
     assert ctl("reload", "--drain").exit_code == 78
     assert daemon.asked[-1][0] == "node.resume"
     active = [0, 2]
@@ -454,106 +454,31 @@ def test_a_reload_waits_for_the_last_run_and_ends_its_own_drain(ctl: Callable[..
     assert [method for method, _ in daemon.asked[-3:]] == ["status", "status", "reload"]
 
 
-# ---- what an option may be
-
-
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        (["run", "trigger", "hello", "--id", ""], "--id"),
-        (["run", "trigger", "hello", "--node", ""], "--node"),
-        (["run", "list", "--job", ""], "--job"),
-        (["publish", "q", "text", "--id", ""], "--id"),
-        (["publish", "q", "text", "--expires", ""], "--expires"),
-        (["node", "drain", ""], "[NODE]"),
-        (["node", "resume", ""], "[NODE]"),
-        (["alarm", "clear", "", "--note", "seen"], "[ID]"),
-        (["why", "hello", "--what-if-without", ""], "--what-if-without"),
-    ],
-)
-def test_an_empty_text_is_not_taken_for_a_missing_option(
-    ctl: Callable[..., Result], daemon: FakeDaemon, line: list[str], named: str
+def test_a_reload_leaves_the_drain_that_somebody_else_made_meanwhile(
+    ctl: Callable[..., Result], daemon: FakeDaemon
 ) -> None:
-    done = ctl(*line)
-    assert done.exit_code == 2
-    assert f"Invalid value for '{named}': expected a text, found \"\"; give one, or leave it out" in done.stderr
-    assert daemon.asked == []
+    holds: list[Any] = [None, {"by": "root", "note": "reload --drain"}, {"by": "ann", "note": "repair"}]
+    daemon.answers |= {
+        "node.drain": {"node": "n", "state": "draining", "active": 0, "by": "root", "note": "reload --drain"},
+        "status": lambda _: {**STATUS, "state": "draining", "drained": holds.pop(0), "runs": {"active": 0}},
+        "reload": {"jobs": 1},
+    }
+    done = ctl("reload", "--drain")
+    assert "this node stays drained: ann has drained it meanwhile (repair)" in done.stderr
+    assert [method for method, _ in daemon.asked] == ["status", "node.drain", "status", "reload", "status"]
 
 
-def test_an_empty_note_is_no_note(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
-    daemon.answers["node.drain"] = {"node": "edge-1", "state": "drained", "active": 0}
-    assert ctl("node", "drain", "--note", "").exit_code == 0
-    assert daemon.asked == [("node.drain", {})]
-
-
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-@pytest.mark.parametrize("line", [["--timeout", "{}", "status"], ["status", "--timeout={}"], ["watch", "-n", "{}"]])
-def test_a_number_of_seconds_is_finite(
-    ctl: Callable[..., Result], daemon: FakeDaemon, line: list[str], number: str
+def test_nobody_can_tell_whether_the_runs_of_a_lost_node_have_ended(
+    ctl: Callable[..., Result], daemon: FakeDaemon
 ) -> None:
-    done = ctl(*[word.format(number) for word in line])
-    assert done.exit_code == 2
-    assert number in done.stderr
-    assert "in the range" in done.stderr
-    assert daemon.asked == []
+    daemon.answers["node.drain"] = {"node": "edge-2", "state": "lost", "active": 1, "self": False}
+    daemon.answers["node.list"] = [{"hostname": "edge-2", "state": "lost", "says": "ready", "active": 1}]
+    done = ctl("node", "drain", "edge-2", "--wait")
+    assert done.exit_code == 1
+    assert "edge-2 is lost: nobody can tell whether its runs have ended" in done.stderr
 
 
-# ---- streams
-
-
-def test_events_are_a_line_each(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
-    daemon.answers["events.subscribe"] = Stream({"event": EVENT}, {"alive": True}, {"event": EVENT})
-    done = ctl("events")
-    assert re.fullmatch(r"00:00:01\.500 edge-1\.7 +task-started +run=j#1 clock=3\n", done.stdout)
-    daemon.answers["events.subscribe"] = Stream(
-        {"lost": 3}, {"event": EVENT}, {"alive": True}, {"event": EVENT}, {"end": 1}
-    )
-    followed = ctl("events", "-f", "-o", "jsonl", "--type", "task-started")
-    assert [json.loads(line) for line in followed.stdout.splitlines()] == [EVENT, EVENT]
-    assert "3 events were lost" in followed.stderr
-    assert daemon.asked[-1][1]["types"] == ["task-started"]
-
-
-def test_logs_are_printed_as_they_are(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
-    daemon.answers["run.logs"] = {"id": "j#1", "attempt": 0, "path": "/p", "text": "one\ntwo"}
-    assert ctl("run", "logs", "j#1").stdout == "one\ntwo"
-    daemon.answers["run.logs"] = Stream({"text": "one\n"}, {"alive": True}, {"text": "two\n"}, {"end": True})
-    assert ctl("run", "logs", "j#1", "-f").stdout == "one\ntwo\n"
-    assert daemon.asked[-1] == ("run.logs", {"id": "j#1", "follow": True})
-
-
-def test_logs_of_another_node_say_where_they_are_from(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
-    of = {"id": "j#1", "attempt": 0, "node": "edge-2", "here": False}
-    daemon.answers["run.logs"] = {**of, "path": "/p", "text": "one"}
-    done = ctl("run", "logs", "j#1")
-    assert (done.stdout, done.stderr) == ("one", "j#1, attempt 0, on edge-2:\n")
-    two = {**of, "attempt": 1, "node": "edge-1", "here": True}
-    daemon.answers["run.logs"] = Stream(
-        {**of, "text": "one\n"},
-        {**of, "text": "two\n"},
-        {"note": "attempt 1 is on edge-1"},
-        {**two, "text": "3\n"},
-        {"end": 1},
-    )
-    done = ctl("run", "logs", "j#1", "-f", "--bytes", "9")
-    assert (done.stdout, done.stderr) == ("one\ntwo\n3\n", "j#1, attempt 0, on edge-2:\nattempt 1 is on edge-1\n")
-    assert daemon.asked[-1] == ("run.logs", {"id": "j#1", "follow": True, "bytes": 9})
-
-
-def test_call_prints_streams_and_results(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
-    assert json.loads(ctl("call", "ping").stdout) == {"pong": True, "version": "9"}
-    assert json.loads(ctl("call", "ping", "-", input='{"a": 1}').stdout)["pong"]
-    assert daemon.asked[-1] == ("ping", {"a": 1})
-    daemon.answers["events.subscribe"] = Stream({"event": EVENT}, {"end": True})
-    assert json.loads(ctl("call", "events.subscribe").stdout)["event"] == EVENT
-
-
-def test_watch_prints_once_where_there_is_no_terminal(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
-    daemon.answers["node.list"] = [{"hostname": "edge-1", "state": "alive", "self": True, "active": 0}]
-    daemon.answers["run.list"] = [{**RUN, "state": "started", "ended_at": None, "runtime_s": None}]
-    daemon.answers["events.subscribe"] = Stream({"event": EVENT}, {"event": {**EVENT, "type": "worker-heartbeat"}})
-    done = ctl("watch")
-    assert done.exit_code == 0
-    for words in ("edge-1", "active runs", "j#1", "task-started"):
-        assert words in done.stdout
-    assert "worker-heartbeat" not in done.stdout
+def test_runs_are_revoked_until_none_is_left_that_can_be(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    answers = [["j#1"], ["j#2"], []]
+    daemon.answers["run.revoke"] = lambda _: {"job": "j", "revoked": answers.pop(0), "more": True}
+    assert ctl("run", "revoke", "--job", "j").stdout == "j#1 will not run\nj#2 will not run\n"

@@ -25,7 +25,7 @@ def daemon() -> Iterator[FakeDaemon]:
             ),
             "run.list": [evil],
             "run.show": evil,
-            "events.subscribe": Stream({"event": {**EVENT, "reason": EVIL}}),
+            "events.subscribe": Stream({"event": {**EVENT, "reason": EVIL}}, {"end": True}),
             "run.trigger": {"id": "j#1", "argv": ["/bin/echo", EVIL], "dry_run": True},
             "why": {"why": EVIL},
             "status": EVIL,

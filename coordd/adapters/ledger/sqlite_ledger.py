@@ -9,7 +9,6 @@ A runner loads this file before it starts a job, so it imports only small module
 # ruff: noqa: S608 - only column names from core.ledger.rows are put into SQL text; values never are
 
 import _thread
-import errno
 import os
 import sqlite3
 import time
@@ -21,10 +20,12 @@ from coordd.adapters.ledger.sqlite_rows import (
     FIRED,
     GET_RUN,
     MIGRATIONS,
+    MODES,
     RUN_LIST,
     MustWriteError,
     Transaction,
     add,
+    create,
     lacks,
     migrate,
     problems,
@@ -59,19 +60,20 @@ PAUSE_MAX_S = 0.020
 # By SQLite's primary result code: what happened, and what to do.
 _DAMAGED = "damaged, or not a database; nothing is launched from it: restore a backup, or move it away"
 _LOCKED = "locked by another process (a backup tool?); `fuser` shows which"
-_MODES = "the owner and mode of the file and of its directory, and the mount"
 _MEANING = {
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
-    sqlite3.SQLITE_READONLY: f"cannot be written; check {_MODES}",
-    sqlite3.SQLITE_PERM: f"permission denied; check {_MODES}",
-    sqlite3.SQLITE_CANTOPEN: f"cannot be opened; check {_MODES}",
+    sqlite3.SQLITE_READONLY: f"cannot be written; check {MODES}",
+    sqlite3.SQLITE_PERM: f"permission denied; check {MODES}",
+    sqlite3.SQLITE_CANTOPEN: f"cannot be opened; check {MODES}",
     sqlite3.SQLITE_IOERR: "the disk failed; check it, and the kernel's log",
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
     sqlite3.SQLITE_INTERRUPT: "not finished in time",
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
+_PUT_BACK = "put the same file back (mv, not cp), or restore a backup: see docs/runbook.md, ledger unavailable"
+_GONE = f"the file is gone; {_PUT_BACK}"
 # The start of Python's message about bytes that are not UTF-8.
 _NOT_TEXT = "Could not decode to UTF-8"
 # These errors end by themselves, or when the disk works again. All others at the opening need a person.
@@ -118,11 +120,11 @@ class SqliteLedger:
     ) -> None:
         """Open the ledger, or create it if it does not exist. ``known``: the caller's knowledge
         (core/ledger/identity.py); a runner has ``identity`` instead: the identity of the ledger that granted its
-        attempt.
+        attempt. It never creates one.
 
         Raises:
             ConfigError: the path cannot be a ledger: no directory, no permission, another or a damaged file.
-            UnavailableError: another process kept the file locked for ``timeout_s``.
+            UnavailableError: another process kept the file locked for ``timeout_s``, or the file was moved away.
         """
         self.path = path_of(url)
         self.url = f"sqlite:///{self.path}"
@@ -133,11 +135,16 @@ class SqliteLedger:
         self._turn = _thread.allocate_lock()
         self._db: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
+        self._log: tuple[int, int] | None = None
         self._closed = False
         deadline = time.monotonic() + timeout_s
         try:
             if not os.path.exists(self.path):
-                _create(self.path)
+                # A new file of that name would also take over the log of the file that was moved away, and delete it.
+                was_moved = os.path.exists(f"{self.path}-wal")
+                if (was_moved or identity) and not os.path.exists(self.path):
+                    raise UnavailableError(f"ledger {self.path}: {_GONE}")
+                create(self.path)
             self._retry(deadline, self._open)
         except sqlite3.Error as exc:
             kind = UnavailableError if _code(exc) in _PASSING else ConfigError
@@ -450,6 +457,7 @@ class SqliteLedger:
             db.close()
             raise
         self._db = db
+        self._log = _identity(f"{self.path}-wal")
         return db
 
     def _migrate(self, db: sqlite3.Connection) -> None:
@@ -473,57 +481,25 @@ class SqliteLedger:
             raise
 
     def _same_file(self) -> None:
-        """If the file was deleted or replaced while in use, it would be a second ledger beside the others' one."""
-        try:
-            now = os.stat(self.path)
-        except OSError as exc:
-            raise UnavailableError(f"ledger {self.path}: {exc.strerror}; it was there when it was opened") from exc
-        if self._file not in (None, (now.st_dev, now.st_ino)):
-            raise UnavailableError(f"ledger {self.path}: the file was replaced while in use; restart coordd to use it")
-        self._file = (now.st_dev, now.st_ino)
+        """If the file was deleted or replaced while in use, it would be a second ledger beside the others' one. With
+        another log beside it, each of two processes would not see what the other one writes.
+        """
+        now = _identity(self.path)
+        if now is None:
+            raise UnavailableError(f"ledger {self.path}: {_GONE}")
+        if self._file not in (None, now):
+            raise UnavailableError(f"ledger {self.path}: the file was replaced while in use; {_PUT_BACK}")
+        self._file = now
+        if self._db is not None and self._log is not None and _identity(f"{self.path}-wal") != self._log:
+            raise UnavailableError(
+                f"ledger {self.path}: its log {self.path}-wal was deleted or replaced while in use; stop all daemons"
+                " and runs on this machine, start them, and look at `coordctl doctor`; or restore a backup"
+            )
 
     def _drop(self) -> None:
         db, self._db = self._db, None
         if db is not None:
             db.close()
-
-
-def _create(path: str) -> None:
-    """Create a new ledger under a temporary name, then rename it: an empty file is never a ledger.
-
-    So a truncated file differs from a new one, and a second process that creates it now does no harm.
-    """
-    directory = os.path.dirname(path)
-    draft = f"{path}.new-{os.urandom(8).hex()}"
-    try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660))
-        try:
-            db = sqlite3.connect(draft, isolation_level=None)
-            try:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("BEGIN")
-                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                migrate(db, 0)
-                add(db)
-                db.execute("COMMIT")
-            finally:
-                db.close()
-            if not os.path.exists(path):
-                os.link(draft, path)
-        except FileExistsError:
-            pass  # another node on this machine was faster: its ledger counts
-        finally:
-            for leftover in (draft, f"{draft}-wal", f"{draft}-shm", f"{draft}-journal"):
-                if os.path.exists(leftover):
-                    os.unlink(leftover)
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as exc:
-        kind = UnavailableError if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ConfigError
-        raise kind(f"ledger {path}: cannot be created in {directory}: {exc.strerror}; check {_MODES}") from exc
 
 
 def _escaped(text: bytes) -> str:
@@ -537,6 +513,15 @@ def _code(exc: sqlite3.Error) -> int:
 
 def _explain(exc: sqlite3.Error, path: str) -> str:
     return f"ledger {path}: {_MEANING.get(_code(exc), 'it failed')} ({exc})"
+
+
+def _identity(path: str) -> "tuple[int, int] | None":
+    """What makes a file that one and no other; None if there is none, or if nobody can tell."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _size(path: str) -> int:

@@ -4,6 +4,8 @@ A part of the sqlite_ledger adapter, and loaded by the runner before it starts a
 """
 # ruff: noqa: S608 - only column names and states from core.ledger.rows are put into SQL text; values never are
 
+import errno
+import os
 import sqlite3
 import time
 
@@ -39,7 +41,7 @@ from coordd.core.ledger.sound import (
 )
 from coordd.core.ledger.steps import HOLDING
 from coordd.core.ledger.words import ACTIVE, INSTANT_MAX, PENDING, SLOTS, TERMINAL
-from coordd.errors import BadRowError, RefusedError
+from coordd.errors import BadRowError, ConfigError, RefusedError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ INTEGRITY_LIMIT_S = 30.0
 
 # SQLite's application id of our files ("CDL1").
 APPLICATION_ID = 0x43444C31
+
+# What to look at when a file cannot be made or written.
+MODES = "the owner and mode of the file and of its directory, and the mount"
 
 _ACTIVE = f"state IN ({', '.join(repr(state) for state in sorted(ACTIVE))})"
 _HOLDING = f"state IN ({', '.join(repr(state) for state in sorted(HOLDING))})"
@@ -138,6 +143,44 @@ FIRED = (
     " AND (due > ?2 AND due <= ?3 OR due = 0 AND fire_at > ?2 AND fire_at <= ?3)"
 )
 GET_RUN = f"SELECT {RUN_LIST} FROM runs WHERE run = ?"
+
+
+def create(path: str) -> None:
+    """Create a new ledger under a temporary name, then rename it: an empty file is never a ledger.
+
+    So a truncated file differs from a new one, and a second process that creates it now does no harm.
+    """
+    directory = os.path.dirname(path)
+    draft = f"{path}.new-{os.urandom(8).hex()}"
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o660))
+        try:
+            db = sqlite3.connect(draft, isolation_level=None)
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("BEGIN")
+                db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                migrate(db, 0)
+                add(db)
+                db.execute("COMMIT")
+            finally:
+                db.close()
+            if not os.path.exists(path):
+                os.link(draft, path)
+        except FileExistsError:
+            pass  # another node on this machine was faster: its ledger counts
+        finally:
+            for leftover in (draft, f"{draft}-wal", f"{draft}-shm", f"{draft}-journal"):
+                if os.path.exists(leftover):
+                    os.unlink(leftover)
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as exc:
+        kind = UnavailableError if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else ConfigError
+        raise kind(f"ledger {path}: cannot be created in {directory}: {exc.strerror}; check {MODES}") from exc
 
 
 class MustWriteError(Exception):

@@ -9,6 +9,7 @@ import textwrap
 from typing import Any
 
 from coordd.cli.show.phrases import duration, held, plain, rules_text, safe, some
+from coordd.core.visible import visible
 
 _COLOURS = {
     "ready": "32", "connected": "32", "starting": "33", "mingling": "33", "draining": "33", "stopping": "2",
@@ -50,7 +51,7 @@ def spans(fires: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def wrapped(text: str) -> str:
     """A sentence, wrapped to the terminal's width; one line for a program."""
-    text = safe(text)
+    text = visible(text)
     if not sys.stdout.isatty():
         return text
     width = min(shutil.get_terminal_size().columns, 100)

@@ -124,7 +124,7 @@ def rules_text(rules: dict[str, Any]) -> str:
 
 
 def plain(value: Any) -> str:
-    """A value in one cell: empty for None, words for lists; control characters are escaped."""
+    """A value in one cell, on one line: empty for None, words for lists; control characters are escaped."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -135,7 +135,7 @@ def plain(value: Any) -> str:
         return ", ".join(plain(item) for item in value)
     if isinstance(value, dict):
         return ", ".join(f"{key}={plain(item)}" for key, item in value.items())
-    return safe(str(value))
+    return visible(str(value))
 
 
 def safe(text: str) -> str:

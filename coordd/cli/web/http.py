@@ -88,6 +88,8 @@ class Server:
                 await self._one(stream)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, h11.LocalProtocolError):
             pass  # the client is gone
+        except Exception as exc:  # the boundary of one connection: a stream of changes may have a defect, too
+            self._failed(exc)
         finally:
             self._connections -= 1
 
@@ -143,13 +145,13 @@ async def _request(http: h11.Connection, stream: trio.SocketStream) -> Request |
 
 
 def _read(head: h11.Request, body: bytes) -> Request:
-    parts = urlsplit(head.target.decode("ascii", "replace"))
     headers = {name.decode(): value.decode("latin-1") for name, value in head.headers}
     try:
+        parts = urlsplit(head.target.decode("ascii", "replace"))
         query = dict(parse_qsl(parts.query, max_num_fields=FIELDS_MAX))
         form = dict(parse_qsl(body.decode(), max_num_fields=FIELDS_MAX))
     except ValueError as exc:
-        raise h11.RemoteProtocolError("the form cannot be read") from exc
+        raise h11.RemoteProtocolError("the address or the form cannot be read") from exc
     return Request(head.method.decode(), unquote(parts.path), query, headers, form)
 
 

@@ -96,15 +96,15 @@ async def day(view: View, name: str, on: str) -> dict[str, Any]:
     """The fire times of one job on one day (UTC)."""
     try:
         begin = date.fromisoformat(on)
-    except ValueError as exc:
+        before, end = begin - timedelta(days=1), begin + timedelta(days=1)
+    except (ValueError, OverflowError) as exc:
         raise RefusedError(f"{on[:20]!r} is not a date", kind="unknown_day", hint="for example 2026-11-21") from exc
-    end = begin + timedelta(days=1)
     between: dict[str, Any] = {"from": f"{begin}T00:00Z", "to": f"{end}T00:00Z"}
     fires = await view.ask("job.fires", job=name, **between)
     return {
         "name": name,
         "day": begin.isoformat(),
-        "before": (begin - timedelta(days=1)).isoformat(),
+        "before": before.isoformat(),
         "after": end.isoformat(),
         "fires": [fire for fire in fires if str(fire["fire_time"]).startswith(begin.isoformat())],
     }

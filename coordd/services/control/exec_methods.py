@@ -42,6 +42,7 @@ from coordd.core.ledger.words import (
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.ready import Launch
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
+from coordd.core.visible import visible
 from coordd.core.wire.events import Action
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
@@ -291,7 +292,7 @@ class ExecMethods(BackfillMethods):
     async def exec_report(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Record the end of the attempt."""
         held = held_of(params)
-        state, reason = _one_of(params, "state", REPORTS), take(params, "reason", str, "")[:REASON_MAX]
+        state, reason = _one_of(params, "state", REPORTS), visible(take(params, "reason", str, ""))[:REASON_MAX]
         exit_code = take(params, "exit_code", int, None)
         if exit_code is not None and abs(exit_code) >= EXIT_CODE_END:
             raise RefusedError(f"exit_code: {exit_code} is out of range", kind="invalid_params")

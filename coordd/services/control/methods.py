@@ -379,13 +379,14 @@ class Methods(CheckMethods):
             most = REVOKED_AT_ONCE_MAX
             return [row.run for state in states for row in ledger.runs(job=job, state=state, limit=most)]
 
-        for run in (await self._ledger.query(waiting))[:REVOKED_AT_ONCE_MAX]:
+        found = await self._ledger.query(waiting)
+        for run in found[:REVOKED_AT_ONCE_MAX]:
             answer = await self._change(Revoke(run=run, by=caller.name, due=self._driver.node.due_of(run)))
             if answer.word == OK:  # otherwise it has started meanwhile
                 self._audit(caller, "run.revoke", said.text(run))
                 revoked.append(run)
         self._driver.feed(self._driver.node.revoked, tuple(revoked), f"revoked by {caller.name}")
-        return {"job": job, "revoked": revoked, "more": len(revoked) >= REVOKED_AT_ONCE_MAX}
+        return {"job": job, "revoked": revoked, "more": len(found) >= REVOKED_AT_ONCE_MAX}
 
     async def run_resolve(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         run, outcome = take(params, "id", str), take(params, "as", str)

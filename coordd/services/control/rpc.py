@@ -22,7 +22,7 @@ INTERNAL_ERROR = -32603
 REFUSED = -32000  # valid, but refused; error.data.kind says why
 
 
-# A whole number with more digits is no float: none of what it may stand for (an instant, seconds) is so large.
+# Digits of a whole number. A float cannot hold one with more; an instant or a duration is far smaller.
 DIGITS_MAX = 300
 
 

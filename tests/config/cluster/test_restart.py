@@ -20,7 +20,7 @@ lease = 60.0
 
 def test_what_needs_a_restart_stays_as_at_the_start_and_the_rest_is_taken(tmp_path: Path) -> None:
     start = load(write(tmp_path / "a.toml", START), {})
-    edited = START.replace("default", "test").replace('2.0', '"3s"').replace(60.0, "90s")
+    edited = START.replace("default", "test").replace("2.0", "3.0").replace("60.0", "90.0")
     asked = load(write(tmp_path / "b.toml", edited + '[control]\nsocket = "/run/other.sock"\n'), {})
 
     taken = restarted_with(start, asked)

@@ -133,11 +133,43 @@ def test_a_file_that_vanishes_is_not_begun_anew(open_ledger: Callable[..., Nodes
         os.rename(path + suffix, path + suffix + ".away")
     if replaced:
         open_ledger().ledger.close()
-    with pytest.raises(UnavailableError, match="replaced while in use" if replaced else "No such file"):
+    with pytest.raises(UnavailableError, match="replaced while in use" if replaced else "the file is gone"):
         nodes.claim(nodes.of())
     with pytest.raises(UnavailableError):
         nodes.state("sales#1")
     assert os.path.exists(path) == replaced
+
+
+@pytest.mark.parametrize("identity", ["", "0123456789abcdef"])
+def test_nobody_makes_a_new_file_beside_the_log_of_one_that_was_moved(
+    open_ledger: Callable[..., Nodes], path: str, identity: str
+) -> None:
+    """A runner did: then the log was its, and everything since the last checkpoint was lost."""
+    nodes = open_ledger()
+    nodes.granted(nodes.of())
+    os.rename(path, f"{path}.away")
+    with pytest.raises(UnavailableError, match="the file is gone"):
+        SqliteLedger(f"sqlite:///{path}", identity=identity)
+    assert not os.path.exists(path)
+    os.rename(f"{path}.away", path)
+    assert nodes.state("sales#1") == "received"
+    nodes.ledger.close()
+    assert open_ledger().state("sales#1") == "received"
+
+
+def test_a_runner_never_makes_a_ledger(path: str) -> None:
+    with pytest.raises(UnavailableError, match="the file is gone"):
+        SqliteLedger(f"sqlite:///{path}", identity="0123456789abcdef")
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_a_log_that_was_deleted_while_in_use_is_noticed(open_ledger: Callable[..., Nodes], path: str) -> None:
+    """Without that, a process that comes later writes into a log of its own: two ledgers in one file."""
+    nodes = open_ledger()
+    nodes.granted(nodes.of())
+    os.unlink(f"{path}-wal")
+    with pytest.raises(UnavailableError, match=r"its log .*-wal was deleted or replaced"):
+        nodes.state("sales#1")
 
 
 def test_a_newer_schema_is_refused_and_an_older_one_migrated(open_ledger: Callable[..., Nodes]) -> None:

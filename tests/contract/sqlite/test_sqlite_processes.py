@@ -111,7 +111,7 @@ nodes.gate(grant) if sys.argv[2] == "gate" else nodes.claim(nodes.of("job#2", ov
 """
 
 KILLED_WHILE_CREATING = """
-sqlite_ledger.migrate = die
+sqlite_rows.migrate = die
 open_ledger()
 """
 
