@@ -117,6 +117,7 @@ class Context:
         "settings",
         "split",
         "state",
+        "suspended",
         "timers",
         "tokens",
         "tokens_refused",
@@ -146,6 +147,8 @@ class Context:
         # Set by members/elsewhere.py alone:
         self.failing = ""  # why it wants to stand aside: its runs fail, and succeed elsewhere
         self.aside = ""  # the same while it does
+        # Set by drains.py alone:
+        self.suspended: frozenset[str] = frozenset()  # jobs whose runs do not start now, by the last sweep
         # Set by brake.py alone:
         self.ledger = ""  # the identity of this node's ledger; "" while unknown
         self.pinned = False  # it has used that ledger

@@ -67,6 +67,7 @@ class Drains:
         """The holds in the ledger."""
         self.holds = answer.holds
         self.suspended = frozenset(name for name, stands in answer.jobs.items() if stands.suspended)
+        self._ctx.suspended = frozenset(answer.jobs) if self.pause is not None else self.suspended
         self.judge(now)
 
     def judge(self, now: Now) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterator, Mapping
 
 from coordd.core.context import LEAD_S, Context
@@ -29,6 +28,7 @@ from coordd.core.runs.waiting.look import (
     Look,
     Order,
     has_one_line,
+    later,
     spread,
 )
 from coordd.core.wire.events import Action
@@ -57,6 +57,7 @@ TURN_S = 1.0
 # Why a node leaves a run to the others, and what such a run waits for.
 NO_BUDGET = "no budget"
 BUDGET = "budget"
+SUSPENDED = f"{words.LIMITED}: suspended"
 
 # Why a node waits although its turn has come.
 FAILED_HERE = "the attempt before failed here: the other nodes go first"
@@ -229,6 +230,13 @@ class Phases:
             self._again(pursuit, in_s, FAILED_HERE, now)
         return True
 
+    def _is_suspended(self, pursuit: Pursuit, now: Now) -> bool:
+        """True if the ledger would say so again: it is asked when a sweep tells otherwise, and when it is late."""
+        if pursuit.why != SUSPENDED or pursuit.action.job not in self._ctx.suspended or now.mono >= pursuit.late_at:
+            return False
+        self._again(pursuit, spread(pursuit.action.run, BACKOFF_MAX_S), SUSPENDED, now)
+        return True
+
     def _aside(self, pursuit: Pursuit, job: Job, now: Now) -> str:
         """Why this node leaves it to the others for now, because its runs fail (elsewhere.py); "" if it does not."""
         in_time = now.mono < pursuit.late_at - job.start_within_s / 2
@@ -357,7 +365,7 @@ class Line(Phases):
             pursuit.slots = slots
         first = self._is_first(pursuit, slots, now)
         pursuit.backoff_s = BACKOFF_MIN_S if first else min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
-        in_s = LIMIT_RETRY_S if first else self._later(pursuit, now)
+        in_s = LIMIT_RETRY_S if first else later(pursuit.action.run, pursuit.backoff_s, now.mono)
         why = f"{words.LIMITED}: {slots}: {pursuit.yielded_to} goes first"
         self._again(pursuit, min(in_s, bound_s), why, now)
         return True
@@ -378,15 +386,7 @@ class Line(Phases):
     @staticmethod
     def _behind_s(pursuit: Pursuit) -> float:
         """When (in seconds) one that is not among the first asks; sooner if no record of it may ever come."""
-        recorded = pursuit.recorded or pursuit.action.scheduled
-        return spread(pursuit.action.run, BEHIND_S) if recorded else BACKOFF_MAX_S
-
-    @staticmethod
-    def _later(pursuit: Pursuit, now: Now) -> float:
-        """When (in seconds) one of many looks again. Looks are at whole seconds: what one finds out serves the others
-        at the same instant. Those that were put off together do not all come back together.
-        """
-        return math.ceil(now.mono + spread(pursuit.action.run, pursuit.backoff_s)) - now.mono
+        return spread(pursuit.action.run, BEHIND_S) if pursuit.recorded or pursuit.action.scheduled else BACKOFF_MAX_S
 
     def before_caller(self, action: Action, pool: str, now: Now) -> str:
         """The run that goes before one of a caller of `coordd exec`; "" if the caller may ask the ledger now.

@@ -367,7 +367,7 @@ class Pursuits(Line):
             # If the job comes back, the sweep or its schedule brings the run back. Two looks of one instant may end it.
             self.pursuits.pop(action.run, None)
             return
-        if self._lets_others_first(pursuit, now):
+        if self._lets_others_first(pursuit, now) or self._is_suspended(pursuit, now):
             return
         if self._is_full(pursuit, job, now):
             self._see_to_a_row(pursuit, job, now)

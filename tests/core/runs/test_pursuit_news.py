@@ -13,7 +13,7 @@ from coordd.core.ledger.requests import Page
 from coordd.core.ledger.rows import Cursor
 from coordd.core.ledger.runner_requests import Report
 from coordd.core.ledger.words import EARLY, HELD, LIMITED, LOST, PENDING, RECEIVED, RETRY, STARTED, UNAVAILABLE, UNKNOWN
-from coordd.core.runs.pursued import BACKOFF_MIN_S
+from coordd.core.runs.pursued import BACKOFF_MAX_S, BACKOFF_MIN_S
 from coordd.core.wire.events import (
     Action,
     Candidacy,
@@ -378,3 +378,47 @@ def test_a_draining_node_does_not_ask_however_late_it_is() -> None:
     sweeps(lone, 200.0, open_run(RUN))
 
     assert claims(lone) == []
+
+
+# ---- a suspended job
+
+
+def swept(lone: Lone, *, suspended: bool) -> None:
+    """A sweep shows the run, and whether its job is suspended."""
+    answer = open_answer(open_run(RUN, PENDING, attempt=0))
+    answer.jobs["sales"].suspended = suspended
+    if not lone.questions("open"):
+        lone.do(lone.node.look_again)
+    lone.answer("open", answer)
+
+
+def test_a_run_of_a_suspended_job_asks_once_and_again_when_the_sweeps_say_that_it_is_resumed() -> None:
+    lone = claiming()
+    swept(lone, suspended=True)
+    lone.answer("claim", Answer(LIMITED, by="suspended", in_s=5.0))
+    for _ in range(20):
+        lone.wait(RENEW_S)
+        swept(lone, suspended=True)
+    assert len(claims(lone)) == 1
+
+    swept(lone, suspended=False)
+    lone.wait(BACKOFF_MAX_S)
+    assert len(claims(lone)) == 2
+
+
+def test_a_run_of_a_suspended_job_that_is_late_asks_all_the_same_so_that_the_ledger_ends_it() -> None:
+    lone = claiming(job(start_within_s=60.0))
+    swept(lone, suspended=True)
+    lone.answer("claim", Answer(LIMITED, by="suspended", in_s=5.0))
+    lone.wait(50.0)
+    assert len(claims(lone)) == 1
+    lone.wait(10.0 + BACKOFF_MAX_S)
+    assert len(claims(lone)) == 2
+
+
+def test_a_run_that_was_limited_by_something_else_asks_although_its_job_is_suspended_now() -> None:
+    lone = claiming()
+    swept(lone, suspended=True)
+    lone.answer("claim", Answer(LIMITED, by="drained", in_s=5.0))
+    lone.wait(BACKOFF_MAX_S)
+    assert len(claims(lone)) == 2

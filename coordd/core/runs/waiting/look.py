@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
@@ -78,6 +79,13 @@ def has_one_line(job: Job | None) -> bool:
 def spread(run: str, longest_s: float) -> float:
     """From half of that time (seconds) to all of it, by the run's name: those put off together come back apart."""
     return longest_s * (1 + hashed(run)) / 2
+
+
+def later(run: str, longest_s: float, now: float) -> float:
+    """When (in seconds) one of many looks again. Looks are at whole seconds: what one finds out serves the others at
+    the same instant. Those that were put off together do not all come back together.
+    """
+    return math.ceil(now + spread(run, longest_s)) - now
 
 
 def first_of_lines(pursuits: Iterable[Run], order: Callable[[Run], Order]) -> list[Run]:
