@@ -208,7 +208,7 @@ class Daemon:
             except UnavailableError as exc:
                 log.error("backlog.not_readable", reason=str(exc))
             driver.outbox = Outbox(self.bus.publish, backlog, renew=driver.renewed)
-        driver.chain = AuditChain(self._journal, self._audit_path).append
+        driver.chain = AuditChain(self._journal, self._audit_path)
         driver.handlers["drill"] = lambda elected: log.info("election.won", id=elected.id, topic=elected.topic)
         return driver
 

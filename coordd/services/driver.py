@@ -4,11 +4,12 @@ outputs, with this shell.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -93,6 +94,13 @@ class Keeper(NamedTuple):
     keep_definitions: Callable[[Mapping[str, tuple[str, int, float]]], None] = lambda _: None
 
 
+class Chain(Protocol):
+    """Writes audit records. Both raise UnavailableError when the disk refuses one: then it waits."""
+
+    def append(self, record: dict[str, Any]) -> str: ...
+    def catch_up(self) -> None: ...
+
+
 class Driver:
     """Runs one node."""
 
@@ -120,7 +128,7 @@ class Driver:
         self.own_breakers = OwnBreakers(ledger.breaker)
         self._unsaved_mark: int | None = None  # the disk refused it
         self._unsaved: dict[Callable[[Any], None], Any] = {}  # the same: how to save each, and the value
-        self.chain: Callable[[dict[str, Any]], str] | None = None  # writes audit records, returns their hash
+        self.chain: Chain | None = None
         self.on_peer: Callable[[str, PeerAsk | PeerAnswer], None] = lambda _sender, _event: None
         self.outbox: Outbox | None = None  # set by the composition root if the bus has a connection that can be lost
         self._seq = 0
@@ -261,15 +269,15 @@ class Driver:
         chain = ""
         try:
             if self.chain is not None:
-                chain = self.chain(record)
+                chain = self.chain.append(record)
             else:
                 self._journal.append([record], sync=False)
         except UnavailableError as exc:
             self.counts["journal_failures"] += 1
             log.error("journal.failed", reason=str(exc))
         # With its hash: a copy of the log elsewhere shows whether the journal was rewritten.
-        words = {"refused": "control.refused", "unknown": "control.unknown"}
-        word = words.get(more.get("outcome", ""), "control.changed")
+        outcome = more.get("outcome")
+        word = f"control.{outcome}" if outcome in ("refused", "unknown") else "control.changed"
         log.info(word, method=method, subject=subject, by=by, uid=uid, chain=chain or None)
 
     def _record(self, kind: str) -> dict[str, Any]:
@@ -300,6 +308,9 @@ class Driver:
                 return
             self.node.impaired("")
             log.info("journal.restored")
+        if self.chain is not None:
+            with contextlib.suppress(UnavailableError):
+                self.chain.catch_up()
 
     # ---- time
 

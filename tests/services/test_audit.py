@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from coordd.adapters.disk import audit_files
 from coordd.adapters.disk.audit_files import AuditChain, check, load_head
 from coordd.adapters.disk.journal import CURRENT, Journal
 from coordd.core.wire.chain import Checked
@@ -194,19 +195,21 @@ def test_a_journal_that_somebody_changed_is_named_by_file_and_line(tmp_path: Pat
     assert (breaks[0].line == at + 1) == (what == "edited")
 
 
-def test_what_the_disk_did_not_take_is_told_by_the_next_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_disk_did_not_take_is_written_when_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(tmp_path)
     node.write(2)
 
     def full(*_: Any, **__: Any) -> None:
         raise UnavailableError("no space")
 
+    monkeypatch.setattr(audit_files, "WAITING_MAX", 3)
     with monkeypatch.context() as patch:
         patch.setattr(node.journal, "append", full)
-        for _ in range(3):
+        for number in range(5):
             with pytest.raises(UnavailableError):
-                node.chain.append({"type": "control", "timestamp": 3.0})
-    node.write(1)
+                node.chain.append({"type": "control", "timestamp": 3.0, "subject": str(number)})
+    node.chain.catch_up()
     found = node.check()
     assert found.breaks == []
-    assert [record.get("unwritten", 0) for record in found.records] == [0, 0, 3]
+    assert [record["subject"] for record in found.records[2:]] == ["2", "3", "4"]
+    assert [record.get("unwritten", 0) for record in found.records] == [0, 0, 2, 0, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,9 @@ from coordd.errors import UnavailableError
 
 # The newest segments, which may contain a record newer than the head: each start closes one segment.
 SEGMENTS_LOOKED_AT = 2
+
+# Maximum number of records that wait for the disk.
+WAITING_MAX = 1000
 
 
 class AuditChain:
@@ -29,28 +33,39 @@ class AuditChain:
         # head.
         newest = SEGMENTS_LOOKED_AT if head is not None else None
         self._head = head_after(lines(journal.directory, newest=newest), head)
-        self._unwritten = 0
+        self._waiting: deque[dict[str, Any]] = deque()  # what the disk has refused, oldest first
+        self._unwritten = 0  # how many of these had to be given up
 
     def append(self, record: dict[str, Any]) -> str:
-        """Write one record; it is on the disk when this returns. Returns its hash.
+        """Write one record, after those that wait; it is on the disk when this returns. Returns its hash.
 
-        Raises UnavailableError when the disk refuses it; the next record says how many are missing.
+        Raises UnavailableError when the disk refuses it. Then it waits for the next call; if too many wait, the oldest
+        is given up, and the next one says how many are missing.
         """
+        self._waiting.append(record)
+        if len(self._waiting) > WAITING_MAX:
+            self._waiting.popleft()
+            self._unwritten += 1
+        self.catch_up()
+        return self._head.hash if self._head is not None else ""
+
+    def catch_up(self) -> None:
+        """Write what waits. Raises UnavailableError when the disk still refuses it."""
+        while self._waiting:
+            self._write(self._waiting[0])
+
+    def _write(self, record: dict[str, Any]) -> None:
         if self._unwritten:
             record = {**record, "unwritten": self._unwritten}
         made = chained(record, self._head)
-        try:
-            self._journal.append([made], sync=True)
-        except UnavailableError:
-            self._unwritten += 1
-            raise
+        self._journal.append([made], sync=True)
+        self._waiting.popleft()
         self._unwritten = 0
         self._head = Head(made["n"], link(encode_line(made)), float(made["timestamp"]))
         try:
             write_atomic(self.path, json.dumps(self._head._asdict()).encode() + b"\n")
         except OSError as exc:
             raise UnavailableError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
-        return self._head.hash
 
 
 def load_head(path: str) -> Head | None:
