@@ -57,6 +57,7 @@ class Health:
         self._check_room = check_room
         self._clean = clean
         self._look = look
+        self._threads = trio.CapacityLimiter(2)  # its own: whoever takes the shared ones must not stop the watchdog
         self._rooms = Rooms(driver)
         self.readiness = Readiness(driver, ledger)
         self._priorities = Priorities(driver, ledger)
@@ -77,10 +78,11 @@ class Health:
         while True:
             now = boottime()
             if now >= next_launch_check:
-                self._driver.node.cannot_launch(await trio.to_thread.run_sync(self._check_launch))
+                problems = await trio.to_thread.run_sync(self._check_launch, limiter=self._threads)
+                self._driver.node.cannot_launch(problems)
                 next_launch_check = now + 30.0
             if now >= next_clean:
-                await trio.to_thread.run_sync(self._clean)
+                await trio.to_thread.run_sync(self._clean, limiter=self._threads)
                 next_clean = now + CLEAN_S
             await self._rooms.look()
             self._driver.probe_journal()
@@ -101,7 +103,7 @@ class Health:
     async def _look_for_room(self) -> None:
         """Whether the runtime directory can take another attempt."""
         node = self._driver.node
-        failure = await trio.to_thread.run_sync(self._check_room)
+        failure = await trio.to_thread.run_sync(self._check_room, limiter=self._threads)
         if failure and not node.runtime_failure:
             log.error("runtime_dir.failed", reason=failure)
         elif node.runtime_failure and not failure:

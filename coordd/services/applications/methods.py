@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
-
-import trio
 
 from coordd.core.jobs.applications import ALIVE, Application, cluster_mark, run_mark
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, UNKNOWN
-from coordd.errors import CoorddError
+from coordd.errors import CoorddError, RefusedError
 from coordd.ports import Applications, Ledger
 from coordd.services.applications.reconciling import LOOKUP_S, Reconciling
-from coordd.services.control.callers import Caller, Method
+from coordd.services.control.callers import VIEWER, Caller, Method
+from coordd.services.control.lookups import Work
 from coordd.services.guarding.inputs import InputMethods
 
 # The states in which a run may have an application.
@@ -36,6 +36,7 @@ class OrphanMethods(InputMethods):
         reconciling = self.reconciling
         assert reconciling is not None, "the composition root sets it"
         jobs = {name: job for name, job in self._driver.node.jobs.items() if job.drives_elsewhere}
+        looks = caller.role <= VIEWER
 
         def read(ledger: Ledger) -> tuple[list[Row], list[Row]]:
             live = [row for state in LIVE for row in ledger.runs(state=state, limit=ROWS_MAX)]
@@ -47,7 +48,7 @@ class OrphanMethods(InputMethods):
         problems: list[str] = []
         shown: set[str] = set()  # jobs whose cluster manager has answered
 
-        def look(name: str) -> None:
+        def look(name: str, _: Work) -> None:
             """Runs in a thread: each cluster manager is asked once."""
             try:
                 manager: Applications | None = reconciling.manager(jobs[name])
@@ -61,9 +62,9 @@ class OrphanMethods(InputMethods):
                     problems.append(str(exc))
 
         for name in sorted(jobs):
-            with trio.move_on_after(LOOKUP_S) as limit:
-                await trio.to_thread.run_sync(look, name, abandon_on_cancel=True)
-            if limit.cancelled_caught:
+            try:
+                await self._lookups.do(partial(look, name), looks=looks, limit_s=LOOKUP_S)
+            except RefusedError:
                 problems.append(f"the cluster manager of {name} did not answer within {LOOKUP_S:g} s")
         marks = {run_mark(reconciling.cluster, row.run): row for row in (*ended, *live)}
         lost = [view for place in sorted(found) for view in strays(place, found[place], marks)]

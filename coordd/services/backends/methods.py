@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-import trio
+from typing import Any, TypeVar
 
 from coordd.config import tables
 from coordd.core.jobs.arguments import nearest
@@ -14,9 +13,11 @@ from coordd.ports import Published
 from coordd.services.applications.methods import OrphanMethods
 from coordd.services.backends.published import PublishedSource
 from coordd.services.backends.source import Source
-from coordd.services.control.callers import ADMIN, OPERATOR, Caller, Method
+from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
 from coordd.services.views import objects
+
+T = TypeVar("T")
 
 # Characters of a note.
 NOTE_MAX = 500
@@ -56,7 +57,7 @@ class RevisionMethods(OrphanMethods):
 
     async def config_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         source = self._published()
-        found = await trio.to_thread.run_sync(source.store.listed, abandon_on_cancel=True)
+        found = await self._stored(source.store.listed, looks=caller.role <= VIEWER)
         newest = max([one.number for one in found], default=0)
         return [_view(one, source, newest) for one in found]
 
@@ -64,12 +65,12 @@ class RevisionMethods(OrphanMethods):
         source = self._published()
         number = take(params, "number", int, 0) or source.in_force.number
         found = await self._read(source, number)
-        newest = await trio.to_thread.run_sync(source.store.newest, abandon_on_cancel=True)
+        newest = await self._stored(source.store.newest)
         return {**_view(found, source, newest), "files": found.texts}
 
     async def config_rollback(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         source, note = self._published(), _note(params)
-        listed = await trio.to_thread.run_sync(source.store.listed, abandon_on_cancel=True)
+        listed = await self._stored(source.store.listed)
         newest, in_force = max([one.number for one in listed], default=0), source.in_force.number
         number: int = take(params, "number", int, 0)
         named = bool(number)
@@ -79,7 +80,7 @@ class RevisionMethods(OrphanMethods):
         if not number:
             raise RefusedError("there is no earlier revision", kind="unknown_revision", hint="coordctl config list")
         found = await self._read(source, number)
-        texts = await trio.to_thread.run_sync(partial(source.texts_again, found, named=named))
+        texts = await self._stored(partial(source.texts_again, found, named=named))
         note = note or f"as revision {number}"
         return await self._publish(source, texts, caller, note, "config.rollback")
 
@@ -101,11 +102,15 @@ class RevisionMethods(OrphanMethods):
         }
 
     async def _read(self, source: PublishedSource, number: int) -> Published:
-        listed = [one.number for one in await trio.to_thread.run_sync(source.store.listed, abandon_on_cancel=True)]
+        listed = [one.number for one in await self._stored(source.store.listed)]
         if number not in listed:
             hint = f"coordctl config list shows them; {nearest(str(number), map(str, listed))}"
             raise RefusedError(f"there is no revision {number}", kind="unknown_revision", hint=hint)
-        return await trio.to_thread.run_sync(source.store.read, number, abandon_on_cancel=True)
+        return await self._stored(partial(source.store.read, number))
+
+    async def _stored(self, read: Callable[[], T], *, looks: bool = False) -> T:
+        """Ask the store, which may hang: in the few threads of look-ups, not in those that the daemon needs."""
+        return await self._lookups.do(lambda _: read(), looks=looks)
 
     def _published(self) -> PublishedSource:
         if not isinstance(self.source, PublishedSource):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from support.samples import kept_file
 
 from coordd.config import tables
@@ -25,6 +28,7 @@ from coordd.ports import Kept, Published, Vote
 from coordd.services.backends import published
 from coordd.services.backends.methods import RevisionMethods
 from coordd.services.backends.published import PublishedSource
+from coordd.services.control.lookups import Lookups
 
 SALES = 'schedule = "every 1h"\n[command]\nargv = ["/bin/true"]\n'
 STOCK = 'schedule = "every 2h"\n[command]\nargv = ["/bin/true"]\n'
@@ -384,6 +388,7 @@ def test_a_reload_judges_a_revision_again(lab: Lab) -> None:
 
 def roll_back(lab: Lab, **params: Any) -> dict[str, Any]:
     methods = RevisionMethods.__new__(RevisionMethods)
+    methods._lookups = Lookups()
     methods.source = lab.source
     methods._audit = lambda *_: None  # type: ignore[method-assign]  # the audit is not what is tried here
     caller: Any = SimpleNamespace(name="ann", uid=7)
@@ -435,3 +440,25 @@ def test_bad_job_files_are_not_published(lab: Lab) -> None:
 
     assert info.value.kind == "bad_job"
     assert lab.store.revisions == {}
+
+
+def test_a_store_that_hangs_takes_no_thread_that_the_daemon_needs() -> None:
+    """A viewer had all threads of the daemon by asking again and again."""
+    methods = RevisionMethods.__new__(RevisionMethods)
+    methods._lookups = Lookups()
+    hanging = threading.Event()
+
+    async def asks() -> None:
+        with contextlib.suppress(RefusedError):
+            await methods._stored(hanging.wait, looks=True)
+
+    async def play() -> int:
+        async with trio.open_nursery() as nursery:
+            for _ in range(60):
+                nursery.start_soon(asks)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            taken = trio.to_thread.current_default_thread_limiter().borrowed_tokens
+            hanging.set()
+        return int(taken)
+
+    assert trio.run(play) == 0
