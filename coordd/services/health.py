@@ -57,7 +57,7 @@ class Health:
         self._check_room = check_room
         self._clean = clean
         self._look = look
-        self._threads = trio.CapacityLimiter(2)  # its own: whoever takes the shared ones must not stop the watchdog
+        self._threads = trio.CapacityLimiter(2)  # its own: the shared ones may all be in use
         self._rooms = Rooms(driver)
         self.readiness = Readiness(driver, ledger)
         self._priorities = Priorities(driver, ledger)
