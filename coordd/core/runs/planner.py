@@ -191,8 +191,11 @@ class Planner:
             settled_to = fires[-2]
             self._passed_over("coalesced", job, fires[:-1], fires[-1:])
             fires = fires[-1:]
-        elif job.misfire == "all":
-            settled_to = 0.0  # without the ledger, earlier fire times were opened and may have no row yet
+        if job.misfire == "all" or job.expand is not None:
+            # Without the ledger, earlier fire times were opened and may have no row yet. Of a group, the first granted
+            # member of one fire time would settle members of an earlier one, of which others run: Passing settles them.
+            settled_to = 0.0
+        if job.misfire == "all":
             for due in fires if len(fires) > 1 else ():  # oldest first, so that a crash now loses none
                 for named in self._actions(job, due):
                     of = Registration(

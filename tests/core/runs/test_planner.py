@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from support.small_cluster import EPOCH, SETTINGS, Lone, job, open_answer
 
 from coordd.core.context import LEAD_S
+from coordd.core.groups.expand import Expand
 from coordd.core.jobs.job import Job, fire_time, scheduled_run
 from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Register
@@ -99,6 +100,25 @@ def test_once_runs_the_newest_and_settles_the_others() -> None:
     assert [(n.event, n.fields["count"]) for n in lone.notices if n.event.startswith("fires")] == [
         ("fires.coalesced", 2)
     ]
+
+
+@pytest.mark.parametrize("misfire", ["once", "skip"])
+def test_a_member_of_a_group_settles_no_fire_time_of_which_another_member_may_run(misfire: str) -> None:
+    """One that was granted first settled a member of the fire time before, and that group never ended."""
+    lone = Lone(replace(hourly(misfire), expand=Expand("part", ("a", "b")))).ready()
+
+    lone.wait(HOUR_S)
+    lone.wait(HOUR_S)
+
+    assert begun(lone) == [f"{run_at(hours)}~{member}" for hours in (1, 2) for member in (0, 1)]
+    assert all(pursuit.settled.upto == 0.0 for pursuit in lone.node.pursuits.pursuits.values())
+
+
+def test_of_a_group_too_once_runs_the_newest_alone() -> None:
+    lone = since(3.5, replace(hourly("once"), expand=Expand("part", ("a", "b"))))
+
+    assert begun(lone) == [f"{run_at(3)}~0", f"{run_at(3)}~1"]
+    assert fires_noted(lone) == [("fires.coalesced", 2)]
 
 
 def test_all_runs_every_one_and_writes_them_down_first() -> None:
