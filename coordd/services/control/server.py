@@ -77,6 +77,9 @@ STOP_S = 5.0
 # Timeout (seconds) for looking up names of groups, which may come from a directory server.
 NAMES_S = 5.0
 
+# Errors about what the caller itself has sent.
+OF_CALLER = ("invalid_params", "bad_argument")
+
 # A list with more items is encoded in a thread.
 ITEMS_MAX = 100
 
@@ -445,7 +448,7 @@ class Connection:
 
     def _told(self, error: RpcError) -> RpcError:
         """An error as this caller may see it: one of a job's file quotes it. What the caller itself sent is told."""
-        if self._caller.role > VIEWER or self._server.told is None or error.kind == "invalid_params":
+        if self._caller.role > VIEWER or self._server.told is None or error.kind in OF_CALLER:
             return error
         told = self._server.told
         return RpcError(error.code, told(error.message), kind=error.kind, hint=told(error.hint))

@@ -88,6 +88,7 @@ class Methods:
             "refused": RefusedError("not now", kind="try_later", hint="wait"),
             "unavailable": UnavailableError("the ledger does not answer"),
             "forbidden": RefusedError("the job is another's", kind="not_permitted"),
+            "own": RefusedError('every: found the text "5x"', kind="bad_argument"),
             "quotes": RefusedError(
                 'leaky.toml: argv: expected a list, found "--password {"a": "sekret"}"',
                 kind="bad_job",

@@ -76,6 +76,7 @@ def test_what_a_viewer_is_told_of_a_failure_quotes_nothing(server: Server, stran
     told = stranger.ask(server.path, "fail", how="quotes")["error"]
     assert told["message"] == "leaky.toml: argv: expected a list, found (hidden)"
     assert told["data"]["hint"] == "write (hidden)"
+    assert '"5x"' in stranger.ask(server.path, "fail", how="own")["error"]["message"]  # it sent that itself
     with server.connect() as mine:
         assert "sekret" in mine.ask("fail", how="quotes")["error"]["message"]
 
