@@ -128,7 +128,7 @@ class ControlServer:
         self._names = Names()
         self._quotas = Quotas()
         self._turned_away = 0
-        self._bound: tuple[int, int] | None = None
+        self._bound: os.stat_result | None = None
         self._changing: set[trio.CancelScope] = set()
         self._ends_at = float("inf")  # for changes: the daemon stops
         self._unknown: Counter[int] = Counter()  # uid -> connections whose role is not known yet
@@ -143,7 +143,7 @@ class ControlServer:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
             self._remove_stale()
             raw.bind(self.path)
-            self._bound = _identity(self.path)
+            self._bound = os.lstat(self.path)
             os.chmod(self.path, 0o666)  # noqa: S103 - roles come from the kernel
             # if the queue were full, clients that connect with a timeout would fail at once
             raw.listen(CONNECTIONS_MAX)
@@ -175,8 +175,9 @@ class ControlServer:
 
     def close(self) -> None:
         """Remove the socket that ``bind`` made, if it is still there."""
-        if self._bound is not None and _identity(self.path) == self._bound:
-            os.unlink(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            if self._bound is not None and os.path.samestat(os.lstat(self.path), self._bound):
+                os.unlink(self.path)
 
     async def serve(self, listener: trio.SocketListener) -> None:
         """Serve for ever."""
@@ -302,14 +303,6 @@ class ControlServer:
         else:
             role = VIEWER
         return Caller(uid, groups, role, pid, name)
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """What makes a file that one and no other; None if there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        found = os.lstat(path)
-        return found.st_dev, found.st_ino
-    return None
 
 
 class Connection:

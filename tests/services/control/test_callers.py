@@ -147,6 +147,17 @@ def test_a_directory_of_users_that_hangs_holds_up_nobody(
 # ---- the socket itself
 
 
+def test_a_stop_removes_the_socket_that_this_daemon_made_and_no_other(server: Server) -> None:
+    os.rename(server.path, f"{server.path}.mine")
+    with socket.socket(socket.AF_UNIX) as another:
+        another.bind(server.path)
+        server.control.close()
+        assert os.path.exists(server.path)
+    os.rename(f"{server.path}.mine", server.path)
+    server.control.close()
+    assert not os.path.exists(server.path)
+
+
 def test_the_socket_is_open_to_all_and_the_kernel_says_who_they_are(server: Server) -> None:
     assert os.stat(server.path).st_mode & 0o777 == 0o666
 
