@@ -33,12 +33,13 @@ NAMES_KEPT_MAX = 256
 class Asked:
     """One call, for the audit."""
 
-    __slots__ = ("id", "method", "recorded")
+    __slots__ = ("id", "looked", "method", "recorded")
 
     def __init__(self, ident: Any, method: str) -> None:
         self.id = ident
         self.method = method
         self.recorded = False  # the method has written its own audit record
+        self.looked = False  # its answer has what not everybody may read: lines of a log
 
 
 class Caller(NamedTuple):

@@ -505,7 +505,8 @@ class Connection:
     def _record(self, method: Method, call: Call, caller: Caller, reason: str = "", outcome: str = audits.DONE) -> None:
         """For the audit: a call that was done, or why it was refused or its end is not known."""
         audit = self._server.audit
-        if audit is None or not (method.privileged or outcome == audits.REFUSED):
+        looked = method.logs or (caller.asked is not None and caller.asked.looked)
+        if audit is None or not (method.privileged or looked or outcome == audits.REFUSED):
             return
         record = {
             "method": call.method,
@@ -518,7 +519,7 @@ class Connection:
             audit.refused({**record, "reason": reason})
         elif outcome == audits.UNKNOWN:
             audit.unknown({**record, "reason": reason})
-        elif method.logs:
+        elif looked:
             audit.looked(record)
         elif caller.asked is None or not caller.asked.recorded:
             audit.done(record)

@@ -94,6 +94,8 @@ class RunMethods(ExecGuardMethods):
             shown["progress"], shown["no_progress"] = await self.progress.of(run, row.node, row.state)
         if caller.role > VIEWER:  # they may read logs
             shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
+            if shown["log_tail"] and caller.asked is not None:
+                caller.asked.looked = True
         return shown
 
     async def _group_shown(self, run: str, members: Sequence[Row], total: int, caller: Caller) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class Methods:
             "unwritable": Method(self.unwritable),
             "breaks": Method(self.breaks),
             "change": Method(self.hold, changes=True),
+            "tail": Method(self.tail),
             "fail.change": Method(self.fail, changes=True),
         }
 
@@ -76,6 +77,11 @@ class Methods:
 
     async def who(self, params: dict[str, Any], caller: Caller) -> Any:
         return {"uid": caller.uid, "role": caller.role, "name": caller.name, "groups": sorted(caller.groups)}
+
+    async def tail(self, params: dict[str, Any], caller: Caller) -> Any:
+        assert caller.asked is not None
+        caller.asked.looked = bool(params["lines"])
+        return params
 
     async def hold(self, params: dict[str, Any], caller: Caller) -> Any:
         self.held += 1

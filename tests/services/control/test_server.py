@@ -164,6 +164,13 @@ def test_each_change_without_an_answer_is_recorded_as_unknown(server: Server) ->
     ]
 
 
+def test_an_answer_with_lines_of_a_log_is_recorded(server: Server) -> None:
+    with server.connect() as client:
+        client.ask("tail", id="a#1", lines=[])
+        client.ask("tail", id="a#2", lines=["secret"])
+    assert [(r["method"], r["subject"], r["outcome"]) for r in server.audited] == [("tail", "a#2", "done")]
+
+
 # ---- clients that misbehave
 
 
