@@ -8,6 +8,7 @@ from coordd.runner import kernel
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 # What starts the program: this byte, and the instant (CLOCK_BOOTTIME) before which it does not start. Anything else,
 # especially the end of the pipe, means: do not start.
@@ -102,6 +103,16 @@ class Program:
             return os.read(self.status_fd, 4096).decode(errors="replace")
         except OSError:
             return None  # nothing yet; if it cannot be read now, it is read again
+
+
+def environment_of(spec: "dict[str, Any]", guard_address: str) -> "dict[str, str]":
+    """The program's environment: the job's, and what finds its processes, its guard and its launcher."""
+    env = {**spec["env"], "COORDD_NONCE": spec["nonce"], "COORDD_GUARD": guard_address}
+    if spec.get("launcher_port"):
+        os.set_inheritable(spec["launcher_fd"], False)
+        env["_SPARK_LAUNCHER_PORT"] = str(spec["launcher_port"])
+        env["_SPARK_LAUNCHER_SECRET"] = spec["launcher_secret"]
+    return env
 
 
 def fork_in(cgroup: str) -> "tuple[int, bool]":
