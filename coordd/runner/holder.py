@@ -63,6 +63,8 @@ WATCH_TRIES_MAX = 300
 # A module that could not be loaded is loaded again after this time (seconds).
 LOAD_AGAIN_S = 0.02
 
+SHUT_DOWN = "the machine or a person shut the runner down"
+
 NEVER = float("inf")
 
 # There is no leave to execute yet.
@@ -159,7 +161,7 @@ class Runner:
         if isinstance(action, AskGate):
             self._ask_gate(action.ahead_s)
         elif isinstance(action, Pet):
-            self._tell_watcher(f"pet {action.deadline} {self.program.session} {self.program.pid}\n".encode())
+            self._tell_watcher(f"pet {action.deadline} {self.tree.session} {self.program.pid}\n".encode())
         elif isinstance(action, Exec):
             self._execute(action.at)
         elif word == ASK_RENEW:
@@ -337,7 +339,7 @@ class Runner:
         kernel.drain(fd)
         if self.terminated:
             self.terminated = False
-            self.attempt.shut_down("the machine or a person shut the runner down", now=boottime())
+            self.attempt.shut_down(SHUT_DOWN, now=boottime())
 
     # ---- the program
 
@@ -367,12 +369,16 @@ class Runner:
         self.attempt.shut_down("its unit was stopped", now=boottime())
 
     def _execute(self, at: float) -> None:
-        if not self.attempt.may_exec(max(at, boottime())):
+        if self.terminated or not self.attempt.may_exec(max(at, boottime())):
             self.program.discard()
-            self.attempt.refused_late(now=boottime())
+            late = "too late right before exec"
+            self.attempt.refused_late(now=boottime(), reason=SHUT_DOWN if self.terminated else late)
             return
         if not self.program.release(at):
-            self.exec_failure = "it was killed before it could be executed"
+            self.exec_failure = self.program.failure() or ""  # it may have said why it could not be executed
+            if not self.exec_failure:
+                self.attempt.refused_late(now=boottime(), reason="its process was killed before it could be executed")
+                return
         self.loop.on(self.program.status_fd, self._status)
 
     def _status(self, fd: int) -> None:
@@ -453,6 +459,9 @@ class Runner:
             self._end_leftovers(now)
             return
         self.look_at = self.kill_again_at = NEVER
+        if self.tree.session:  # nothing has it any more, and its number may become another process's
+            self.tree.session = 0
+            self._tell_watcher(f"pet {self.attempt.deadline} 0 {self.program.pid}\n".encode())
         if self.loop.has(self.program.status_fd):
             self._status(self.program.status_fd)
         if self.loop.has(self.program.status_fd):
@@ -513,7 +522,7 @@ class Runner:
         watch = {
             "runner": os.getpid(),
             "runner_start_ticks": self.start_ticks,
-            "session": self.program.session,
+            "session": self.tree.session,
             "cgroup": self.tree.cgroup,
             "deadline": self.attempt.deadline,
             "petted": self.attempt.phase not in BEFORE_EXEC,

@@ -76,7 +76,7 @@ class Watcher:
         poll.register(wake_fd, select.POLLIN)
         while True:
             self._reap()
-            if self.said_bye:
+            if self._may_leave():
                 break
             if self.gone:
                 self._end_everything("the runner died")
@@ -91,6 +91,9 @@ class Watcher:
                 else:
                     self._read()
         self._see_off()
+
+    def _may_leave(self) -> bool:
+        return self.said_bye
 
     def _kill_at(self) -> float:
         if self.petted and self.spec["on_lost"] == "hold":
