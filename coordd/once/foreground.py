@@ -18,7 +18,7 @@ from coordd.runner.facts import Facts
 from coordd.runner.holder import Runner
 from coordd.runner.kernel import SIGTERM, boottime
 from coordd.runner.output import Output
-from coordd.runner.program import NOT_EXECUTABLE, NOT_FOUND, Program, execute, has_leave
+from coordd.runner.program import NOT_EXECUTABLE, NOT_FOUND, Program, execute, has_leave, say_why_not
 from coordd.runner.tree import Tree
 from coordd.runner.watcher import BYE_S, Watcher
 
@@ -97,9 +97,8 @@ def _be_the_command(
         if not has_leave(held):
             os._exit(NOT_EXECUTABLE)
         execute(argv, env)
-    except OSError as exc:
-        os.write(status, f"cannot execute {argv[0]}: {exc.strerror}".encode())
-        os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
+    except (OSError, ValueError) as exc:
+        say_why_not(status, f"execute {argv[0]}", exc)
     finally:
         os._exit(NOT_FOUND)
 

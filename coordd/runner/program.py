@@ -177,11 +177,17 @@ def be_the_program(
         what = f"execute {argv[0]}"
         os.write(called, repr(time.time()).encode())
         execute(argv, env)
-    except OSError as exc:
-        os.write(status, f"cannot {what}: {exc.strerror}".encode())
-        os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
+    except (OSError, ValueError) as exc:
+        say_why_not(status, what, exc)
     finally:
         os._exit(NOT_FOUND)
+
+
+def say_why_not(status: int, what: str, exc: "OSError | ValueError") -> None:
+    """In the child: report the failure, and end. A ValueError: an argument or a variable that no program can have."""
+    why = exc.strerror if isinstance(exc, OSError) else str(exc)
+    os.write(status, f"cannot {what}: {why}".encode(errors="replace"))
+    os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
 
 
 def has_leave(held: int) -> bool:
