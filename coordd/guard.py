@@ -125,7 +125,7 @@ class Grant(NamedTuple):
             conf = _driver_conf(environ)
             if conf.get("spark.coordd.run"):
                 names, source = [f"spark.coordd.{name}" for name in _CONF], conf
-        missing = [name for name in names if not source.get(name)]
+        missing = [name for name in names if not source.get(name, "").strip(", ")]  # a comma is not an address
         if missing:
             raise LeaseLostError(
                 f"{', '.join(missing)} not set: coordd did not start this program, or no [guard] of coordd.toml names"
@@ -667,7 +667,7 @@ def _connected(grant: Grant, address: str, until: float) -> socket.socket:
     scheme, _, place = address.partition("://")
     host, _, port = place.rpartition(":")
     host = host.strip("[]")
-    if scheme not in SCHEMES or not host or not port.isdigit():
+    if scheme not in SCHEMES or not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"expected an address of this version, found {address[:80]!r}")
     sock = socket.create_connection((host, int(port)), timeout=_left(until))
     if scheme != TLS:
@@ -700,7 +700,11 @@ def _understood(grant: Grant, data: bytes, ident: str) -> tuple[str, int, str]:
     has_proof = hmac.compare_digest(proof, _mac(grant.nonce, b"answer", body))
     if not has_proof and grant.is_local:
         raise ValueError("its answer has no proof of the nonce")
-    answer = json.loads(body.decode())
+    try:
+        said = json.loads(body.decode())
+    except RecursionError as exc:
+        raise ValueError("its answer is nested too deeply") from exc
+    answer = said if isinstance(said, dict) else {}
     if not has_proof and answer.get("word") not in ("refused", "unknown"):  # a listener may not know the nonce
         raise ValueError("its answer has no proof of the nonce")
     word, token, why = answer.get("word"), answer.get("token"), answer.get("why")

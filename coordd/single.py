@@ -11,7 +11,8 @@ decorated function returns None instead of raising the error, and a block gets N
 
 The lease belongs to the process. If the lease is lost or the run is cancelled, code under asyncio and trio is cancelled
 and LeaseLostError is raised. If the code continues, its process is killed before any other caller can enter, so two
-callers never run at the same time. Processes that the code started are not killed.
+callers never run at the same time. Processes that the code started are not killed. A child of os.fork that leaves the
+block ends nothing: the lease is its parent's.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         held, self._held = self._held, None
-        if held is None:
+        if held is None or not held.is_ours():
             return
         held.ends(kind.__name__ if kind is not None else "")
         if held.lost and kind is None:
@@ -149,7 +150,7 @@ class single:  # noqa: N801 - it is used as a decorator and in a with statement
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> bool:
         held, self._held = self._held, None
-        if held is None or self._scope is None:
+        if held is None or self._scope is None or not held.is_ours():
             return False
         caught = self._scope.__exit__(kind, exc, trace)
         failure = kind.__name__ if kind is not None else ""

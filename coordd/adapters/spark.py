@@ -246,6 +246,10 @@ def read_env_file(path: str) -> dict[str, str]:
         name, equals, value = words.partition("=")
         if not equals or not name.strip().isidentifier():
             raise UnavailableError(f"spark.env_file: {path}, line {number}: expected NAME=value")
+        if "\0" in value:
+            raise UnavailableError(
+                f"spark.env_file: {path}, line {number}: {name.strip()} has a NUL character: remove it"
+            )
         value = value.strip()
         if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]

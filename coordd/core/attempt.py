@@ -434,12 +434,12 @@ class Attempt:
         """The last check, right before exec: time has passed since the gate's answer."""
         return not self._too_late(now)
 
-    def refused_late(self, *, now: float) -> None:
-        """``may_exec`` returned False, or it was to end meanwhile: nothing was started."""
+    def refused_late(self, *, now: float, reason: str = "too late right before exec") -> None:
+        """``may_exec`` returned False, its process died, or it was to end meanwhile: nothing was started."""
         if self.outcome == REVOKED:
             self._report(REVOKED, self.ended_by, now, from_running=True)
         else:
-            self._report(RETRY, "refused: too late right before exec", now, from_running=True)
+            self._report(RETRY, f"refused: {reason}", now, from_running=True)
 
     def _too_late(self, now: float) -> bool:
         return now >= self.deadline - self.terms.kill_grace_s

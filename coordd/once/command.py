@@ -142,7 +142,7 @@ def _hold(options: Options, asking: Asking) -> "int | None":
 
     Returns None if the command was not started and the caller waits on: it is not known yet whether the run is over.
     """
-    from coordd.once.foreground import hold
+    from coordd.once.foreground import BY_SIGNAL, hold
 
     granted = asking.granted
     env = {
@@ -161,13 +161,13 @@ def _hold(options: Options, asking: Asking) -> "int | None":
     state, reason = front.end.get("state", ""), front.end.get("reason", "")
     if code is None:
         why = f"{granted['run']} was not run here: {reason or 'the ledger gave the attempt to another machine'}"
-        if not front.told_to_end and asking.again():
+        if not front.ended_by and asking.again():
             front.leave()
             if options.verbose:
                 say(f"{why}; this machine asks again")
             return None
         say(why)
-        return options.code
+        return BY_SIGNAL + front.ended_by if front.ended_by else options.code
     if state not in ("success", "failure") or reason.startswith(("cannot ", "timeout ")):
         say(f"{granted['run']}: {reason or 'its runner was killed, and COMMAND with it'}")
     return code

@@ -18,7 +18,7 @@ from coordd.runner.facts import Facts
 from coordd.runner.holder import Runner
 from coordd.runner.kernel import SIGTERM, boottime
 from coordd.runner.output import Output
-from coordd.runner.program import NOT_EXECUTABLE, NOT_FOUND, Program, execute, has_leave
+from coordd.runner.program import NOT_EXECUTABLE, NOT_FOUND, Program, execute, has_leave, say_why_not
 from coordd.runner.tree import Tree
 from coordd.runner.watcher import BYE_S, Watcher
 
@@ -97,9 +97,8 @@ def _be_the_command(
         if not has_leave(held):
             os._exit(NOT_EXECUTABLE)
         execute(argv, env)
-    except OSError as exc:
-        os.write(status, f"cannot execute {argv[0]}: {exc.strerror}".encode())
-        os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
+    except (OSError, ValueError) as exc:
+        say_why_not(status, f"execute {argv[0]}", exc)
     finally:
         os._exit(NOT_FOUND)
 
@@ -210,7 +209,8 @@ class ForegroundWatcher(Watcher):
     def __init__(self, spec: "dict[str, Any]", tree: Tree, runner: int, pet_fd: int) -> None:
         super().__init__(spec, tree, runner, pet_fd, kernel.start_ticks(runner))
         self.end: dict[str, Any] = {}  # how the command ended; the runner says this before it reports to the ledger
-        self.told_to_end = False  # by a signal, before the command was started
+        self.ended_by = 0  # the last signal for the command: if the command was not started, it has ended the attempt
+        self.leaves = False  # a signal came when only the report was missing
         self._signals: list[int] = []
 
     def exit_code(self) -> "int | None":
@@ -246,17 +246,23 @@ class ForegroundWatcher(Watcher):
             self._pass_on(self._signals.pop(0))
 
     def _pass_on(self, number: int) -> None:
-        if number in FROM_TERMINAL and _in_foreground():
-            return
-        self._read()  # the command may have started just now
-        if not self.petted:
-            self.told_to_end = True
+        self._read()  # the command may have started or ended just now
+        self.ended_by = number
+        if self.end:
+            self.leaves = True  # the command has ended, and its pid may be another process's: the caller need not wait
+        elif not self.petted:
             self._signal_runner(SIGTERM)  # the runner gives the attempt back, and exits
-            return
+        elif number not in FROM_TERMINAL or not _in_foreground():
+            self._signal_command(number)
+
+    def _signal_command(self, number: int) -> None:
         try:
             os.kill(self.program, number)
         except ProcessLookupError:
             return  # the command has ended
+
+    def _may_leave(self) -> bool:
+        return self.said_bye or self.leaves
 
     def _heard_end(self, text: bytes) -> None:
         self.said = self.end = decode(text.decode())
@@ -274,6 +280,8 @@ class ForegroundWatcher(Watcher):
         """The runner has said "bye" and will exit soon. Any other process of the command
         is then a descendant of ours.
         """
+        if not self.said_bye:
+            return  # the runner goes on without us until the end is reported
         limit = boottime() + BYE_S
         while not self.gone and boottime() < limit:
             select.poll().poll(int(LOOK_FOR_EXIT_S * 1000))
@@ -299,6 +307,15 @@ def _in_foreground() -> bool:
         os.close(fd)
 
 
+def _has_children() -> bool:
+    """True if the caller's process had children before it became this one (a shell's, before its exec)."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def hold(spec: "dict[str, Any]") -> ForegroundWatcher:
     """Run the command of a granted attempt. Returns, after the command's end is reported,
     the watcher, which knows that end.
@@ -307,6 +324,7 @@ def hold(spec: "dict[str, Any]") -> ForegroundWatcher:
     spec["ignored"] = ignored()
     spec["born_ticks"] = int(boottime() * os.sysconf("SC_CLK_TCK"))
     kernel.become_subreaper()
+    had_children = _has_children()
     life_fd, its_life = os.pipe()
     its_pet, pet_fd = os.pipe()
     watcher = os.getpid()
@@ -325,6 +343,9 @@ def hold(spec: "dict[str, Any]") -> ForegroundWatcher:
         os._exit(0)
     os.close(life_fd)
     os.close(pet_fd)
-    front = ForegroundWatcher(spec, Tree(spec["nonce"], "", {watcher, runner}, spec["born_ticks"]), runner, its_pet)
+    tree = Tree(spec["nonce"], "", {watcher, runner}, spec["born_ticks"])
+    if had_children:
+        tree.shared.add(watcher)  # their orphans become our children: a subreaper cannot tell whose they were
+    front = ForegroundWatcher(spec, tree, runner, its_pet)
     front.run()
     return front

@@ -57,6 +57,7 @@ class Held:
             "COORDD_NONCE": spec["nonce"],
             "COORDD_GUARD": address,
         }
+        self._owner = os.getpid()
         self._socket = socket
         self._deadline: float = spec["deadline"]
         self._begun = threading.Event()  # set when it is known whether the body may begin
@@ -86,8 +87,17 @@ class Held:
         self._begun.wait()
         return self._may
 
+    def is_ours(self) -> bool:
+        """False in a child of the process with the body: a fork copies this object, and the child owns no lease."""
+        return os.getpid() == self._owner
+
     def ends(self, failure: str) -> None:
-        """The body has ended; ``failure`` is "" or the reason. Waits until the end is reported."""
+        """The body has ended; ``failure`` is "" or the reason. Waits until the end is reported.
+
+        A child of the body's process does nothing.
+        """
+        if not self.is_ours():
+            return
         self._over.set()
         reason = " ".join(failure.split())[:REASON_MAX]
         with contextlib.suppress(OSError):  # the keeper is gone
@@ -99,7 +109,9 @@ class Held:
         self._close()
 
     def gives_up(self) -> None:
-        """The body never began: give the attempt back."""
+        """The body never began: give the attempt back. A child of the body's process does nothing."""
+        if not self.is_ours():
+            return
         self._over.set()
         os.close(self._says)
         self._says = -1
@@ -123,10 +135,11 @@ class Held:
         poll.register(self._hears, select.POLLIN)
         rest = b""
         while True:
-            left_s = watcher_kill_at(self._deadline, self._spec["kill_grace_s"]) - boottime()
-            if left_s <= 0 and not self._over.is_set() and not self._may_outlive():
+            left_s = self._left_s()
+            # This thread may not have run for a while. The keeper's messages of that time are read first.
+            if left_s <= 0 and not self._over.is_set() and not self._may_outlive() and not poll.poll(0):
                 os.kill(os.getpid(), SIGKILL)  # the keeper should have killed us, but it is gone or hangs
-            if poll.poll(int(min(max(left_s, 0.0), LOOK_S) * 1000 + 0.999)):
+            if poll.poll(int((min(left_s, LOOK_S) if left_s > 0 else LOOK_S) * 1000 + 0.999)):
                 data = os.read(self._hears, 65536)
                 if not data:
                     break
@@ -136,9 +149,15 @@ class Held:
         self._lose("its keeper has died")
         self._begun.set()
         self._reported.set()
-        while self._may and not self._over.wait(LOOK_S) and not self._may_outlive():
-            if boottime() >= watcher_kill_at(self._deadline, self._spec["kill_grace_s"]) - LOOK_S:
+        while self._may and not self._over.is_set() and not self._may_outlive():
+            left_s = self._left_s()
+            if left_s <= 0:
                 os.kill(os.getpid(), SIGKILL)
+            self._over.wait(min(left_s, LOOK_S))
+
+    def _left_s(self) -> float:
+        """Seconds until this thread has to kill."""
+        return watcher_kill_at(self._deadline, float(self._spec["kill_grace_s"])) - boottime()
 
     def _may_outlive(self) -> bool:
         """A body that has not begun is harmless. If a lost attempt is held for a person, the body may continue."""

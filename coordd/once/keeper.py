@@ -63,6 +63,7 @@ class OneProcess(Tree):
     def __init__(self, body: Body) -> None:
         self.body = body
         self.cgroup = ""
+        self.session = 0
         self.spare = set()
 
     def members(self) -> "list[int]":

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol, TypeVar
 
+    from coordd.core.actions import AskReport
     from coordd.core.ledger.open_answer import OpenAnswer
-    from coordd.core.ledger.runner_requests import Request
+    from coordd.core.ledger.runner_requests import Grant, Report, Request, Restore
 
     A = TypeVar("A", bound="Answer | OpenAnswer")
 
@@ -45,6 +46,11 @@ def load_ledger(url: str) -> "Callable[..., Ledger]":
     raise ConfigError(f"no ledger of this kind in this version: {url.partition(':')[0]}")
 
 
+# What a question may meet: a ledger that is away, no free descriptor (also for a module that is loaded late). It has no
+# answer then, and is asked again.
+UNANSWERED = (CoorddError, OSError, ImportError)
+
+
 class Asker:
     """Asks in place, or one request at a time from a thread; ``fd`` becomes readable when that answer has come."""
 
@@ -69,7 +75,7 @@ class Asker:
         if self._ledger is None:
             try:
                 self._ledger = load_ledger(self.url)(self.url, timeout_s=self.timeout_s, **self.options)
-            except CoorddError as exc:
+            except UNANSWERED as exc:
                 complain(str(exc))
         return self._ledger
 
@@ -80,19 +86,25 @@ class Asker:
             return None
         try:
             return ledger.ask(request)
-        except CoorddError as exc:
+        except UNANSWERED as exc:
             complain(str(exc))
             return None
 
     def ask(self, request: "Request[Answer]") -> bool:
-        """Ask from the thread; False while the last request is open (its answer counts then)."""
+        """Ask from the thread. False while the last request is open (its answer counts then), or if the machine has no
+        room for the thread now: then ``busy`` is False, and the caller asks again later.
+        """
         if self.busy:
             return False
+        if not self._started:
+            try:
+                _thread.start_new_thread(self._run, ())
+            except RuntimeError as exc:
+                complain(f"cannot ask the ledger, and tries again: {exc}")
+                return False
+            self._started = True
         self.busy = True
         self._question = request
-        if not self._started:
-            self._started = True
-            _thread.start_new_thread(self._run, ())
         self._go.release()
         return True
 
@@ -106,13 +118,48 @@ class Asker:
         while True:
             self._go.acquire()
             answer: Answer | None = None
-            self.connect()
             sent_at = boottime()
             try:
-                if self._question is not None:
+                if self._question is not None and self.connect() is not None:
+                    sent_at = boottime()
                     answer = self.call(self._question)
             except Exception:
                 # A bug here must look like no answer, which ends in order: the program must not be abandoned.
                 sys.excepthook(*sys.exc_info())
-            self._answer = (answer, sent_at)
-            os.write(self._wake, b"a")
+            finally:
+                self._answer = (answer, sent_at)
+                os.write(self._wake, b"a")
+
+
+def restore_of(spec: "dict[str, Any]", grant: "Grant", state: str, application_id: str) -> "Restore":
+    """The request that tells a ledger about a grant that it has forgotten."""
+    from coordd.core.ledger.runner_requests import Registration, Restore
+    from coordd.core.ledger.words import Policy
+
+    of = Registration(
+        grant.run,
+        spec["job"],
+        spec["digest"],
+        Policy.unpack(spec["policy"]),
+        spec["fire_at"],
+        scheduled=spec["scheduled"],
+        args=spec["args"],
+        due=float(spec.get("due", 0.0)),
+    )
+    return Restore(
+        of=of, grant=grant, node=spec["node"], lease_s=spec["lease_s"], state=state, application_id=application_id
+    )
+
+
+def report_of(grant: "Grant", end: "AskReport", application_id: str) -> "Report":
+    """The request that tells the ledger how the attempt ended."""
+    from coordd.core.ledger.runner_requests import Report
+
+    return Report(
+        grant=grant,
+        state=end.state,
+        exit_code=end.exit_code,
+        reason=end.reason,
+        application_id=application_id,
+        final=end.final,
+    )

@@ -26,12 +26,12 @@ from coordd.core.actions import (
     Terms,
 )
 from coordd.core.attempt import Attempt
-from coordd.core.ledger.runner_requests import Gate, Grant, Registration, Renew, Report, Restore
+from coordd.core.ledger.runner_requests import Gate, Grant, Renew
 from coordd.runner import kernel
-from coordd.runner.asker import Asker
+from coordd.runner.asker import Asker, report_of, restore_of
 from coordd.runner.kernel import SIGKILL, SIGTERM, boottime
 from coordd.runner.loop import Loop, until_due
-from coordd.runner.program import Program
+from coordd.runner.program import Program, environment_of
 from coordd.runner.tree import Tree
 
 TYPE_CHECKING = False
@@ -55,21 +55,20 @@ WATCHER_REASON_MAX = 500
 # If watchers are killed this many times, somebody wants it: then the job ends.
 WATCHERS_MAX = 5
 
+# If the machine has no room for a new watcher (processes, descriptors), the next try comes after this time (seconds).
+# After the last try the job ends.
+WATCH_AGAIN_S = 0.2
+WATCH_TRIES_MAX = 300
+
 # A module that could not be loaded is loaded again after this time (seconds).
 LOAD_AGAIN_S = 0.02
+
+SHUT_DOWN = "the machine or a person shut the runner down"
 
 NEVER = float("inf")
 
 # There is no leave to execute yet.
 BEFORE_EXEC = (core.WAITING, core.GATING, core.READY)
-
-
-def _ticks(pid: int) -> int:
-    """The start time of a process; 0 if that cannot be read now."""
-    try:
-        return kernel.start_ticks(pid)
-    except OSError:
-        return 0
 
 
 class Runner:
@@ -81,6 +80,8 @@ class Runner:
         self.grant = Grant(run=spec["run"], attempt=spec["attempt"], token=spec["token"], nonce=spec["nonce"])
         self.watcher = watcher
         self.watchers = 1
+        self.watch_at = NEVER  # when a new watcher is tried again
+        self.watch_tries = 0
         self.pet_fd = pet_fd
         self.facts: Facts | None = None
         self.commands: Commands | None = None
@@ -130,6 +131,8 @@ class Runner:
         while not self.done:
             if self.attempt.phase == core.READY:
                 self.loop.look()  # a command that has come is obeyed, rather than the program started
+            if boottime() >= self.watch_at:
+                self._watch_again()
             self.attempt.timer(boottime())
             self._act()
             self._look_after_program()
@@ -139,7 +142,7 @@ class Runner:
             waits = self.attempt.phase in BEFORE_EXEC
             if waits and self.facts is None:
                 self._introduce()
-            wait_at = min(self.attempt.timer_at(), self.look_at, self.kill_again_at)
+            wait_at = min(self.attempt.timer_at(), self.look_at, self.kill_again_at, self.watch_at)
             self.loop.wait(wait_at - boottime(), fine=waits)
         self.tree.remove_cgroup()
         self._tell_watcher(b"bye\n")
@@ -158,7 +161,7 @@ class Runner:
         if isinstance(action, AskGate):
             self._ask_gate(action.ahead_s)
         elif isinstance(action, Pet):
-            self._tell_watcher(f"pet {action.deadline} {self.program.session} {self.program.pid}\n".encode())
+            self._tell_watcher(f"pet {action.deadline} {self.tree.session} {self.program.pid}\n".encode())
         elif isinstance(action, Exec):
             self._execute(action.at)
         elif word == ASK_RENEW:
@@ -200,27 +203,7 @@ class Runner:
 
     def _ask_restore(self, state: str) -> None:
         """The ledger has forgotten our grant: we are its witness."""
-        from coordd.core.ledger.words import Policy
-
-        spec = self.spec
-        of = Registration(
-            self.grant.run,
-            spec["job"],
-            spec["digest"],
-            Policy.unpack(spec["policy"]),
-            spec["fire_at"],
-            scheduled=spec["scheduled"],
-            args=spec["args"],
-            due=float(spec.get("due", 0.0)),
-        )
-        restore = Restore(
-            of=of,
-            grant=self.grant,
-            node=spec["node"],
-            lease_s=spec["lease_s"],
-            state=state,
-            application_id=self._application_id(),
-        )
+        restore = restore_of(self.spec, self.grant, state, self._application_id())
         self._say("restoring", state=state)
         if self.attempt.phase != core.REPORTING:
             if self.asker.ask(restore):
@@ -234,15 +217,7 @@ class Runner:
         if not self.recorded:
             self._record(end.state, end.reason)
         sent_at = boottime()
-        report = Report(
-            grant=self.grant,
-            state=end.state,
-            exit_code=end.exit_code,
-            reason=end.reason,
-            application_id=self._application_id(),
-            final=end.final,
-        )
-        answer = self.asker.call(report)
+        answer = self.asker.call(report_of(self.grant, end, self._application_id()))
         if answer is not None:
             self._last_words(b"told\n")
             self._say("reported", state=end.state, answer=answer.word)
@@ -364,19 +339,13 @@ class Runner:
         kernel.drain(fd)
         if self.terminated:
             self.terminated = False
-            self.attempt.shut_down("the machine or a person shut the runner down", now=boottime())
+            self.attempt.shut_down(SHUT_DOWN, now=boottime())
 
     # ---- the program
 
     def _environment(self) -> "dict[str, str]":
-        env = dict(self.spec["env"])
-        env["COORDD_NONCE"] = self.spec["nonce"]  # another net, for processes that have left session and descent
-        self.guard_address = env["COORDD_GUARD"] = f"abstract:coordd-guard/{os.urandom(16).hex()}"
-        if self.spec.get("launcher_port"):
-            os.set_inheritable(self.spec["launcher_fd"], False)
-            env["_SPARK_LAUNCHER_PORT"] = str(self.spec["launcher_port"])
-            env["_SPARK_LAUNCHER_SECRET"] = self.spec["launcher_secret"]
-        return env
+        self.guard_address = f"abstract:coordd-guard/{os.urandom(16).hex()}"
+        return environment_of(self.spec, self.guard_address)
 
     def _fork_program(self) -> Program:
         """The program: a child that waits for its start."""
@@ -400,12 +369,16 @@ class Runner:
         self.attempt.shut_down("its unit was stopped", now=boottime())
 
     def _execute(self, at: float) -> None:
-        if not self.attempt.may_exec(max(at, boottime())):
+        if self.terminated or not self.attempt.may_exec(max(at, boottime())):
             self.program.discard()
-            self.attempt.refused_late(now=boottime())
+            late = "too late right before exec"
+            self.attempt.refused_late(now=boottime(), reason=SHUT_DOWN if self.terminated else late)
             return
         if not self.program.release(at):
-            self.exec_failure = "it was killed before it could be executed"
+            self.exec_failure = self.program.failure() or ""  # it may have said why it could not be executed
+            if not self.exec_failure:
+                self.attempt.refused_late(now=boottime(), reason="its process was killed before it could be executed")
+                return
         self.loop.on(self.program.status_fd, self._status)
 
     def _status(self, fd: int) -> None:
@@ -424,8 +397,8 @@ class Runner:
             return
         pid = self.program.pid
         self.output = self._follow()
-        called = self.program.called_at()
-        self._say("started", at=executed_at, called=called, program=pid, program_start_ticks=_ticks(pid))
+        called, ticks = self.program.called_at(), kernel.start_ticks_seen(pid)
+        self._say("started", at=executed_at, called=called, program=pid, program_start_ticks=ticks)
         self._listen_to_program()
 
     def _follow(self) -> "Output":
@@ -486,6 +459,9 @@ class Runner:
             self._end_leftovers(now)
             return
         self.look_at = self.kill_again_at = NEVER
+        if self.tree.session:  # nothing has it any more, and its number may become another process's
+            self.tree.session = 0
+            self._tell_watcher(f"pet {self.attempt.deadline} 0 {self.program.pid}\n".encode())
         if self.loop.has(self.program.status_fd):
             self._status(self.program.status_fd)
         if self.loop.has(self.program.status_fd):
@@ -523,7 +499,7 @@ class Runner:
         try:
             os.write(self.pet_fd, line)
         except OSError:
-            return  # the watcher is dead (its life pipe reports it) or stopped; dropping this is harmless
+            return  # the watcher is dead (its life pipe reports it), stopped, or not there; dropping this is harmless
 
     def _last_words(self, line: bytes) -> None:
         self.last_words = line
@@ -534,25 +510,41 @@ class Runner:
         self.loop.off(fd)
         os.close(fd)
         os.close(self.pet_fd)
+        self.pet_fd = -1
         self.tree.spare.discard(self.watcher)
         if self.watchers >= WATCHERS_MAX:
-            self.pet_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             self.attempt.shut_down(f"its watcher was killed {self.watchers} times", now=boottime())
             return
-        from coordd.runner.watcher import start_watcher
+        self._watch_again()
 
+    def _watch_again(self) -> None:
+        """Start a new watcher. If the machine has no room for it now, this is tried again, and in the end given up."""
         watch = {
             "runner": os.getpid(),
             "runner_start_ticks": self.start_ticks,
-            "session": self.program.session,
+            "session": self.tree.session,
             "cgroup": self.tree.cgroup,
             "deadline": self.attempt.deadline,
             "petted": self.attempt.phase not in BEFORE_EXEC,
         }
+        self.watch_at = NEVER
+        try:
+            from coordd.runner.watcher import start_watcher
+
+            self.watcher, life_fd, pet_fd = start_watcher(self.boot, self.spec, watch)
+        except (ImportError, OSError) as exc:
+            self.watch_tries += 1
+            kernel.complain(f"cannot start a watcher: {exc}")
+            if self.watch_tries < WATCH_TRIES_MAX:
+                self.watch_at = boottime() + WATCH_AGAIN_S
+            else:
+                self.attempt.shut_down(f"no new watcher could be started: {exc}", now=boottime())
+            return
         self.watchers += 1
+        self.watch_tries = 0
         self.childless = False
-        self.watcher, life_fd, self.pet_fd = start_watcher(self.boot, self.spec, watch)
-        os.set_blocking(self.pet_fd, False)
+        os.set_blocking(pet_fd, False)
+        self.pet_fd = pet_fd
         self.tree.spare.add(self.watcher)
         self.loop.on(life_fd, self._watcher_died)
         if self.last_words:

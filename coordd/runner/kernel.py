@@ -226,6 +226,14 @@ def start_ticks(pid: int) -> int:
     return stat[3] if stat is not None and stat[0] not in "ZX" else 0
 
 
+def start_ticks_seen(pid: int) -> int:
+    """As ``start_ticks``; 0 also if that cannot be read now."""
+    try:
+        return start_ticks(pid)
+    except OSError:
+        return 0
+
+
 def peer_uid(link: "_socket.socket") -> int:
     """The user at the other end of a Unix socket, by the kernel's word."""
     return int.from_bytes(link.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)[4:8], sys.byteorder)

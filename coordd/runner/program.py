@@ -8,6 +8,7 @@ from coordd.runner import kernel
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 # What starts the program: this byte, and the instant (CLOCK_BOOTTIME) before which it does not start. Anything else,
 # especially the end of the pipe, means: do not start.
@@ -104,6 +105,16 @@ class Program:
             return None  # nothing yet; if it cannot be read now, it is read again
 
 
+def environment_of(spec: "dict[str, Any]", guard_address: str) -> "dict[str, str]":
+    """The program's environment: the job's, and what finds its processes, its guard and its launcher."""
+    env = {**spec["env"], "COORDD_NONCE": spec["nonce"], "COORDD_GUARD": guard_address}
+    if spec.get("launcher_port"):
+        os.set_inheritable(spec["launcher_fd"], False)
+        env["_SPARK_LAUNCHER_PORT"] = str(spec["launcher_port"])
+        env["_SPARK_LAUNCHER_SECRET"] = spec["launcher_secret"]
+    return env
+
+
 def fork_in(cgroup: str) -> "tuple[int, bool]":
     """Fork; (pid, whether the child is in the cgroup, which is made). "": in ours."""
     pid = -1
@@ -166,11 +177,17 @@ def be_the_program(
         what = f"execute {argv[0]}"
         os.write(called, repr(time.time()).encode())
         execute(argv, env)
-    except OSError as exc:
-        os.write(status, f"cannot {what}: {exc.strerror}".encode())
-        os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
+    except (OSError, ValueError) as exc:
+        say_why_not(status, what, exc)
     finally:
         os._exit(NOT_FOUND)
+
+
+def say_why_not(status: int, what: str, exc: "OSError | ValueError") -> None:
+    """In the child: report the failure, and end. A ValueError: an argument or a variable that no program can have."""
+    why = exc.strerror if isinstance(exc, OSError) else str(exc)
+    os.write(status, f"cannot {what}: {why}".encode(errors="replace"))
+    os._exit(NOT_FOUND if isinstance(exc, FileNotFoundError) else NOT_EXECUTABLE)
 
 
 def has_leave(held: int) -> bool:

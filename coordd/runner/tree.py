@@ -31,10 +31,11 @@ class Tree:
         self.label = str(label_of(nonce)).encode()
         self.cgroup = cgroup  # "" without one
         self.spare = spare
+        self.shared: set[int] = set()  # spare ones that have foreign children too: descent does not start there
         self.session = 0  # the program's pid; it leads its own session
 
     def members(self) -> "list[int]":
-        """Every living process of the attempt; descent starts at the spare ones.
+        """Every living process of the attempt; descent starts at the spare ones, except those in ``shared``.
 
         Raises OSError when /proc cannot be read: then nobody can know that none is left.
         """
@@ -58,7 +59,7 @@ class Tree:
             if (self.session and session == self.session) or self._carries_mark(pid):
                 found.append(pid)
         members: set[int] = set()
-        found.extend(self.spare)
+        found.extend(self.spare - self.shared)
         while found:
             pid = found.pop()
             if pid not in members:

@@ -76,7 +76,7 @@ class Watcher:
         poll.register(wake_fd, select.POLLIN)
         while True:
             self._reap()
-            if self.said_bye:
+            if self._may_leave():
                 break
             if self.gone:
                 self._end_everything("the runner died")
@@ -91,6 +91,9 @@ class Watcher:
                 else:
                     self._read()
         self._see_off()
+
+    def _may_leave(self) -> bool:
+        return self.said_bye
 
     def _kill_at(self) -> float:
         if self.petted and self.spec["on_lost"] == "hold":
@@ -339,25 +342,35 @@ class Watcher:
 def start_watcher(boot: str, spec: "dict[str, Any]", watch: "dict[str, Any]") -> "tuple[int, int, int]":
     """Start it as a new program; returns (pid, a descriptor that reports its death, one that reports ours to it).
 
-    A fork would be faster, but a thread may be in the middle of a request to the ledger.
+    A fork would be faster, but a thread may be in the middle of a request to the ledger. Raises OSError if the machine
+    has no room for it, and leaves nothing open.
     """
-    life_fd, its_life = os.pipe()
-    its_pet, pet_fd = os.pipe()
-    its_stdin, spec_fd = os.pipe()
-    for inherited in (its_pet, its_life):
-        os.set_inheritable(inherited, True)
-    pid = os.posix_spawn(
-        sys.executable,
-        # The arguments after the text are for people who read ps.
-        [sys.executable, "-I", "-S", "-E", "-c", boot, "coordd-watcher", spec["run"], "attempt", str(spec["attempt"])],
-        {"LANG": "C.UTF-8"},
-        file_actions=[(os.POSIX_SPAWN_DUP2, its_stdin, 0)],
-        setsid=True,
-    )
-    for inherited in (its_stdin, its_pet, its_life):
-        os.close(inherited)
-    shown = {key: value for key, value in spec.items() if key not in LEFT_OUT}
-    shown["watch"] = {**watch, "fds": (its_pet, its_life)}
-    with open(spec_fd, "wb") as file:
-        file.write(marshal.dumps(shown))
+    fds: list[int] = []
+    try:
+        for _ in range(3):
+            fds.extend(os.pipe())
+        life_fd, its_life, its_pet, pet_fd, its_stdin, spec_fd = fds
+        for inherited in (its_pet, its_life):
+            os.set_inheritable(inherited, True)
+        about = ["coordd-watcher", spec["run"], "attempt", str(spec["attempt"])]  # for people who read ps
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-E", "-c", boot, *about],
+            {"LANG": "C.UTF-8"},
+            file_actions=[(os.POSIX_SPAWN_DUP2, its_stdin, 0)],
+            setsid=True,
+        )
+        for fd in (its_stdin, its_pet, its_life):
+            os.close(fd)
+            fds.remove(fd)
+        shown = {key: value for key, value in spec.items() if key not in LEFT_OUT}
+        shown["watch"] = {**watch, "fds": (its_pet, its_life)}
+        with open(spec_fd, "wb", closefd=False) as file:
+            file.write(marshal.dumps(shown))
+        os.close(spec_fd)
+        fds.remove(spec_fd)
+    except OSError:
+        for fd in fds:
+            os.close(fd)
+        raise
     return pid, life_fd, pet_fd

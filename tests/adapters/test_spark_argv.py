@@ -179,7 +179,7 @@ def test_the_job_overrides_the_site_which_overrides_its_file(environ: dict[str, 
     assert read_env_file(str(file))["B"] == "file b"
 
 
-@pytest.mark.parametrize("text", ["no equals sign\n", "9A=1\n", None])
+@pytest.mark.parametrize("text", ["no equals sign\n", "9A=1\n", "A=1\0002\n", None])
 def test_an_env_file_that_cannot_be_used(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "env"
     if text is not None:

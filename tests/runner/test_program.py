@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from coordd.once.foreground import ForegroundProgram
 from coordd.runner import kernel
-from coordd.runner.program import GO, Program, has_leave
+from coordd.runner.program import GO, NOT_EXECUTABLE, Program, has_leave
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -88,3 +89,19 @@ def test_leave_is_one_write_with_the_instant() -> None:
     assert kernel.boottime() >= at
     os.close(held)
     os.close(leave)
+
+
+@pytest.mark.parametrize("env", [{**ENV, "A": "x\0y"}, {**ENV, "A=B": "x"}])
+def test_a_variable_that_no_program_can_have_is_a_reason(env: dict[str, str]) -> None:
+    made: list[Program] = [
+        Program(["/bin/true"], env, "", "", kernel.label_of("nonce")),
+        ForegroundProgram(["/bin/true"], env, kernel.label_of("nonce"), ()),
+    ]
+    for program in made:
+        assert program.release(0.0)
+        assert outcome(program).startswith("cannot execute /bin/true: ")
+        _, status = os.waitpid(program.pid, 0)
+        assert os.waitstatus_to_exitcode(status) == NOT_EXECUTABLE
+        os.close(program.status_fd)
+    os.close(made[0].output_fd)
+    made[0].called_at()

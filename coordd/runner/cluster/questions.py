@@ -4,8 +4,8 @@ from coordd.core import attempt as core
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Grant, Request
 from coordd.core.ledger.words import OK
-from coordd.errors import CoorddError
 from coordd.runner import kernel
+from coordd.runner.asker import UNANSWERED
 from coordd.runner.loop import Loop
 from coordd.runner.sockets.guard import UNKNOWN, Guard, GuardAsker
 
@@ -66,7 +66,7 @@ class HistoryAsker(GuardAsker):
             return None
         try:
             found = [row for row in ledger.attempts(request.grant.run) if row.token < request.grant.token]
-        except CoorddError as exc:
+        except UNANSWERED as exc:
             kernel.complain(f"tracker: {exc}")
             return None
         found.sort(key=lambda row: int(row.token))

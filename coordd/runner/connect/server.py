@@ -135,8 +135,9 @@ def spawn(argv: "list[str]", env: "dict[str, str]", output: int = -1) -> int:
             os.dup2(output, 2)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.execvpe(argv[0], argv, env)
-    except OSError as exc:
-        os.write(2, f"coordd: {argv[0]} cannot be executed: {exc.strerror}\n".encode())
+    except (OSError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        os.write(2, f"coordd: {argv[0]} cannot be executed: {why}\n".encode())
     finally:
         os._exit(127)
 

@@ -14,9 +14,8 @@ from coordd.core.jobs.owner import COMMITTED, GREETING, mac, standing
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Commit, Grant, Request
 from coordd.core.ledger.words import OK, STALE
-from coordd.errors import CoorddError
 from coordd.runner import kernel
-from coordd.runner.asker import Asker
+from coordd.runner.asker import UNANSWERED, Asker
 from coordd.runner.loop import Loop
 
 TYPE_CHECKING = False
@@ -86,7 +85,7 @@ class GuardAsker(Asker):
 
                 return tell(ledger, row.job, row.run, request.told, time.time())
             return found
-        except CoorddError as exc:
+        except UNANSWERED as exc:
             kernel.complain(f"guard: {exc}")
             return None
 
@@ -162,7 +161,12 @@ class Guard:
             self._drop(fd)
         elif end:
             self._loop.off(fd)  # one question a connection
-            self._asks(fd, line)
+            try:
+                self._asks(fd, line)
+            except (ImportError, OSError) as exc:  # no free descriptor for a module: the program asks again
+                kernel.complain(f"guard: a question cannot be answered: {exc}")
+                if fd in self._open:
+                    self._drop(fd)
 
     def _asks(self, fd: int, line: bytes) -> None:
         question, problem = self._understood(line)
@@ -210,6 +214,8 @@ class Guard:
                 continue
             if self._asker.ask(self._request(question)):
                 self._asked = (fd, question)
+            else:
+                self._tell(fd, question, None)
 
     def _request(self, question: "dict[str, Any]") -> "Request[Answer]":
         if question["ask"] == INPUT:

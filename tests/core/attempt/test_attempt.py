@@ -145,6 +145,15 @@ def test_right_before_exec_the_deadline_is_looked_at_again() -> None:
     assert runner.report == ("retry", None, "refused: too late right before exec", False)
 
 
+def test_a_program_that_died_before_exec_was_not_started() -> None:
+    runner = running()
+
+    runner.attempt.refused_late(now=runner.now, reason="its process died")
+    assert ASK_REPORT in runner.take()
+
+    assert runner.report == ("retry", None, "refused: its process died", False)
+
+
 @pytest.mark.parametrize(
     ("how", "report"), [("cancel", ("revoked", "by ann")), ("shut_down", ("retry", "refused: too late"))]
 )

@@ -137,6 +137,20 @@ def test_too_near_the_end_of_the_lease_nothing_is_started(world: World) -> None:
     assert (row.state, row.attempt) == ("retry", 1)
 
 
+def test_a_program_that_dies_while_it_waits_was_not_started(either: World) -> None:
+    attempt = either.sh('echo ran >> "$OUT"', fire_at=time.time() + 1.5)
+    runner = attempt.runner()
+    children = Path(f"/proc/{runner}/task/{runner}/children")
+    for child in until(lambda: children.read_text().split()):
+        kill(int(child))
+    row = attempt.over()
+    assert (row.state, row.attempt) == ("retry", 1), "another node may start it"
+    assert attempt.attempt().reason == "refused: its process was killed before it could be executed"
+    assert attempt.attempt().exit_code is None
+    assert attempt.facts() == ["adopted", "refused", "reported"]
+    assert attempt.lines() == []
+
+
 def test_cancelled_before_its_time(world: World) -> None:
     attempt = world.sh(BEATING, fire_at=time.time() + 4.0)
     attempt.fact("adopted")
