@@ -117,6 +117,13 @@ class Watched:
         except CoorddError as exc:
             self._failed(str(exc))
             return every_s
+        except Exception as exc:
+            # The boundary of one trigger: whatever its source says must not end the daemon, nor the next poller's.
+            why = f"the look failed: {type(exc).__name__}"
+            if why != self.problem:
+                log.exception("trigger.look_broken", job=self.job, trigger=self.trigger.name)
+            self._failed(why)
+            return every_s
         self.looked_at, self.failed_at = self.driver.now().wall, float("-inf")
         if self.problem and not look.problem:
             log.info("trigger.looks_again", job=self.job, trigger=self.trigger.name)
