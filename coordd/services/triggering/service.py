@@ -110,9 +110,10 @@ class Watched:
         """One look. Returns the pause before the next one (seconds)."""
         every_s = self.trigger.every_s
         try:
+            self.source.known = self.taker.known
             look = await self.source.look(self.taker.room)
-            self.last = look._replace(arrivals=[])  # there may be many
-            more = await self.taker.take(look.arrivals, look.refused)
+            self.last = look._replace(arrivals=[], gone=None)  # there may be many
+            more = await self.taker.take(look.arrivals, look.refused, look.gone)
             more = await self.source.settle(self.taker.recorded, self.taker.impossible) or more
         except CoorddError as exc:
             self._failed(str(exc))
