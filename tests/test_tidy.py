@@ -115,7 +115,7 @@ LIBRARY_HOME = {
     ),
     "aiormq": ("adapters/bus/amqp_session.py",),
     "yarl": ("adapters/bus/amqp_connect.py", "adapters/bus/amqp_session.py"),
-    "pamqp": ("adapters/bus/amqp_frames.py",),
+    "pamqp": ("adapters/bus/amqp_frames.py", "adapters/bus/amqp_tolerant.py"),
     "redis": (
         "adapters/bus/redis_bus.py",
         "adapters/backends/revisions.py",

@@ -67,6 +67,7 @@ class Serving(Listening):
         self._make_tls = make_tls
         self._connections: Counter[str] = Counter()  # by address
         self.counts = {"turned_away": 0}
+        self._failures = 0  # connections that ended with a bug of ours
 
     async def connected(self, stream: trio.SocketStream) -> None:
         """Serve one connection, and close it."""
@@ -83,7 +84,9 @@ class Serving(Listening):
             self._log.debug(f"{self._name}.client_gone", reason=repr(exc))
         except Exception:
             # The boundary: a bug here must not end the daemon. The caller has no answer, which is a no.
-            self._log.exception(f"{self._name}.failed")
+            self._failures += 1
+            if self._failures & (self._failures - 1) == 0:  # 1, 2, 4, 8, …: callers may repeat it without end
+                self._log.exception(f"{self._name}.failed", count=self._failures)
         finally:
             self._connections[peer] -= 1
             self._connections += Counter()  # forgets addresses without a connection

@@ -40,10 +40,20 @@ def url_of(where: Where, password: str, tls: ssl.SSLContext | None, name: str, h
 
 
 async def connect(
-    *, where: Where, password: str, tls: ssl.SSLContext | None, name: str, heartbeat_s: int | None = None
+    *,
+    where: Where,
+    password: str,
+    tls: ssl.SSLContext | None,
+    name: str,
+    heartbeat_s: int | None = None,
+    transport: Any = None,
 ) -> Any:
-    """An open connection; ``name`` is for people. Raises what aio-pika raises, and leaves nothing open then."""
+    """An open connection; ``name`` is for people. ``transport``: aiormq's TransportFactory; None: its own. Raises what
+    aio-pika raises, and leaves nothing open then.
+    """
     connection = Connection(url_of(where, password, tls, name, heartbeat_s), ssl_context=tls)
+    if transport is not None:
+        connection.kwargs["transport_factory"] = transport
     try:
         await connection.connect()
     except BaseException:

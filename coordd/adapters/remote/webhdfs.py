@@ -34,6 +34,10 @@ REDIRECTS = (301, 302, 303, 307, 308)
 # The part of a server's error that is told (characters).
 COMPLAINT_LENGTH = 200
 
+# What reading a number or JSON may raise that a server made up: no number, infinity, one of a million digits, a nesting
+# deeper than Python's stack.
+UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
+
 
 class WebHdfsStore:
     """ports.RemoteStore."""
@@ -76,7 +80,10 @@ class WebHdfsStore:
         for host in self._turns(deadline):
             with host:
                 status = host.asks("GET", path=path, op="GETFILESTATUS").get("FileStatus", {})
-                size = int(status.get("length", 0))
+                try:
+                    size = int(status.get("length", 0))
+                except (AttributeError, *UNREADABLE) as exc:
+                    raise UnavailableError(f"{host.name} does not tell the size of {path}") from exc
                 return host.open(path, max(0, size - limit), min(limit, size), deadline)
         raise AssertionError("one of the hosts has raised")
 
@@ -107,7 +114,7 @@ class WebHdfsStore:
                     listing = said["DirectoryListing"]
                     found = list(listing["partialListing"]["FileStatuses"]["FileStatus"])
                     return [one for one in found if isinstance(one, dict)], int(listing["remainingEntries"])
-                except (KeyError, TypeError, ValueError) as exc:
+                except UNREADABLE as exc:
                     raise UnavailableError(f"{host.name} does not list {directory} as a namenode does") from exc
         raise AssertionError("one of the hosts has raised")
 
@@ -138,7 +145,7 @@ class _Host:
         answer = self._exchange(self.name, method, self._target(path, query), None, limit=limit)
         try:
             said = json.loads(answer.body or b"{}")
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise UnavailableError(f"{self.name} does not answer in JSON: is it a namenode?") from exc
         if answer.status not in (200, 201):
             raise _error(self.name, answer)
@@ -165,14 +172,20 @@ class _Host:
         answer = self._exchange(self.name, method, self._target(path, query), None)
         if answer.status not in REDIRECTS:
             raise _error(self.name, answer)
-        parts = urlsplit(answer.location)
+        try:
+            parts = urlsplit(answer.location)
+        except ValueError as exc:
+            raise UnavailableError(f"{self.name} redirects to an invalid address: {exc}") from exc
         wanted = "http" if self._tls is None else "https"
         if parts.scheme != wanted or not parts.netloc:
             raise UnavailableError(f"{self.name} redirects to {parts.scheme or 'nothing'}://: expected {wanted}://")
         return parts.netloc, f"{parts.path}?{parts.query}"
 
     def _target(self, path: str, query: dict[str, str]) -> str:
-        return f"/webhdfs/v1{quote(path)}?{urlencode({'user.name': self._user, **query})}"
+        try:
+            return f"/webhdfs/v1{quote(path)}?{urlencode({'user.name': self._user, **query})}"
+        except UnicodeEncodeError as exc:  # a name that the namenode has told
+            raise UnavailableError(f"{self.name} names a file that has no name in UTF-8: {path!a:.200}") from exc
 
     def _exchange(
         self,
@@ -220,7 +233,7 @@ def _error(host: str, answer: _Answer) -> CoorddError:
     try:
         said = json.loads(answer.body)["RemoteException"]
         kind, text = str(said["exception"]), str(said["message"]).partition("\n")[0]
-    except (ValueError, KeyError, TypeError):
+    except UNREADABLE:
         kind, text = "", answer.body[:COMPLAINT_LENGTH].decode(errors="replace").partition("\n")[0]
     told = f"{host} answered {answer.status} {kind}: {text[:COMPLAINT_LENGTH]}".rstrip(": ")
     return RefusedError(told, kind="no_copy") if kind == "FileNotFoundException" else UnavailableError(told)

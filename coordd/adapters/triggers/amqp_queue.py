@@ -1,7 +1,8 @@
 """A queue of RabbitMQ. The poller fetches messages one by one, as many as it may take, and no more wait in its memory.
 
 A message without an acknowledgement returns to the queue when the connection ends. Messages that can start nothing go
-to the queue `NAME.dead`, which is bounded; they are acknowledged when the broker has confirmed them there.
+to the queue `NAME.dead`, which is bounded; they are acknowledged when the broker has confirmed them there. Whatever
+properties and headers a message has, it can be read and put aside.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from aio_pika import DeliveryMode, Message
-from aio_pika.exceptions import ChannelNotFoundEntity
+from aio_pika.exceptions import ChannelNotFoundEntity, PublishError
 
 from coordd.adapters.bus.aio import Aio
 from coordd.adapters.bus.amqp_connect import connect, farewell
+from coordd.adapters.bus.amqp_tolerant import UNREADABLE, Tolerant, header_bytes
 from coordd.adapters.bus.where import of_amqp
 from coordd.adapters.triggers import documents
 from coordd.core.redaction import redact_text
@@ -43,7 +45,11 @@ DEAD_BYTES_MAX = 64 * 2**20
 SHOWN_MAX = 20
 SHOWN_BYTES_MAX = 2**20
 
-REASON, QUEUE = OWN = ("x-coordd-reason", "x-coordd-queue")
+REASON, QUEUE = "x-coordd-reason", "x-coordd-queue"
+OWN = (REASON, QUEUE, UNREADABLE)
+
+# What the library adds to the header frame of a message: an id for one without. It has 34 bytes.
+ADDED_BYTES = 256
 
 
 class AmqpQueue:
@@ -75,6 +81,7 @@ class AmqpQueue:
         self._channel: Any = None
         self._held: dict[str, Any] = {}  # place -> message
         self._dead: tuple[int, tuple[Dead, ...]] = (0, ())
+        self._not_shown = -1  # the number of dead messages that could not be read; -1: they could
 
     async def read(self, most: int) -> Batch:
         """Those that are held, and new ones."""
@@ -132,15 +139,17 @@ class AmqpQueue:
         if self._connection is not None and not self._connection.is_closed and not self._channel.is_closed:
             return
         await self._drop()
+        tls = self._tls()
         self._connection = await connect(
             where=self._where,
             password=self._password() or self._where.password,
-            tls=self._tls(),
+            tls=tls,
             name=self._name,
             heartbeat_s=HEARTBEAT_S,
+            transport=Tolerant(tls),
         )
         self._number += 1
-        self._channel = await self._connection.channel(publisher_confirms=True)
+        self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         self._queue = await self._channel.declare_queue(self._queue_name, passive=True)
         self._dead = (-1, ())
 
@@ -180,7 +189,7 @@ class AmqpQueue:
             message = self._held.get(place)
             if message is None:
                 continue
-            copy = _copy(message, {**message.headers, REASON: reason[:300], QUEUE: self._queue_name})
+            copy = await _copy(self._channel, message, message.headers, {REASON: reason[:300], QUEUE: self._queue_name})
             await self._channel.default_exchange.publish(copy, self._dead_name, mandatory=True)
             await self._acknowledge([place])
 
@@ -197,10 +206,21 @@ class AmqpQueue:
         return int(queue.declaration_result.message_count)
 
     async def _seen_dead(self) -> tuple[int, tuple[Dead, ...]]:
-        """How many there are, and the oldest. They are read again when their number has changed."""
-        count = await self._count_dead() or 0
-        if count != self._dead[0]:
-            self._dead = (count, await self._oldest_dead() if count else ())
+        """How many there are, and the oldest. They are read again when their number has changed. Those that cannot be
+        read hold nothing up.
+        """
+        try:
+            count = await self._count_dead() or 0
+            if count == self._not_shown:  # the last try to read them has failed, perhaps with the connection
+                return count, ()
+            if count != self._dead[0]:
+                self._not_shown = count
+                self._dead = (count, await self._oldest_dead() if count else ())
+                self._not_shown = -1
+        except Exception:  # the library raises of many kinds
+            if self._connection.is_closed or self._channel.is_closed:
+                raise
+            return max(0, self._not_shown), ()
         return self._dead
 
     async def _oldest_dead(self) -> tuple[Dead, ...]:
@@ -223,7 +243,7 @@ class AmqpQueue:
 
     async def _take_back(self, dead: str, again: bool) -> bool:
         """Those before it return to their places when the channel is closed."""
-        channel = await self._connection.channel(publisher_confirms=True)
+        channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         try:
             queue = await channel.declare_queue(self._dead_name, passive=True)
         except ChannelNotFoundEntity:
@@ -236,7 +256,8 @@ class AmqpQueue:
                 if _place(message) != dead:
                     continue
                 if again:
-                    copy = _copy(message, {name: one for name, one in message.headers.items() if name not in OWN})
+                    theirs = {name: one for name, one in message.headers.items() if name not in OWN}
+                    copy = await _copy(channel, message, theirs, {})
                     await channel.default_exchange.publish(copy, self._queue_name, mandatory=True)
                 await message.ack()
                 return True
@@ -246,6 +267,8 @@ class AmqpQueue:
 
     def _why(self, exc: Exception) -> str:
         text = redact_text(str(exc)) or type(exc).__name__
+        if isinstance(exc, PublishError):
+            return "the broker returned a copy: no queue takes it; the message stays where it was"
         if isinstance(exc, ChannelNotFoundEntity):
             return f"there is no queue {self._queue_name} in the virtual host {self._where.space}: declare it"
         return f"{text}; docs/jobs/triggers.md names the rights" if "ACCESS_REFUSED" in text else text
@@ -260,19 +283,28 @@ def _place(message: Any) -> str:
     return hashlib.sha256(b"%b\0%b" % (_ident(message).encode(errors="replace"), message.body)).hexdigest()[:20]
 
 
-def _copy(message: Any, headers: dict[str, Any]) -> Message:
-    return Message(
-        message.body,
-        headers=headers,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-        message_id=message.message_id,
-        timestamp=time.time(),
-        delivery_mode=DeliveryMode.PERSISTENT,
-    )
+async def _copy(channel: Any, message: Any, theirs: dict[str, Any], ours: dict[str, Any]) -> Message:
+    """A copy with both headers; only with ours if the library cannot encode theirs, or no frame has room for both."""
+    room = (await channel.get_underlay_channel()).max_content_size
+    for headers in ({**theirs, **ours}, ours):
+        copy = Message(
+            message.body,
+            headers=headers,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            message_id=message.message_id,
+            timestamp=time.time(),
+            delivery_mode=DeliveryMode.PERSISTENT,
+        )
+        with contextlib.suppress(Exception):  # the library raises of many kinds
+            if header_bytes(copy) + ADDED_BYTES <= room or room <= 0:  # a broker without a limit says 0
+                break
+    return copy
 
 
 def _found(place: str, message: Any) -> Found:
+    if (why := message.headers.get(UNREADABLE)) is not None:
+        return Found(place, "", problem=f"its properties cannot be read: {why!s:.200}")
     try:
         fields = documents.read(message.body, message.content_type or "", message.content_encoding or "")
     except ValueError as exc:

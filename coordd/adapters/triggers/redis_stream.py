@@ -7,6 +7,7 @@ entry that is too large never leaves the server, and an entry is put aside once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import time
@@ -41,8 +42,9 @@ CONSUMER = "coordd"
 PLACE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
 
 # Takes: group, consumer, entries, bytes and fields of one entry, dead ones to show. Returns: entries of the group that
-# are not acknowledged, dead ones, the last of them (id, reason), and the entries (id, bytes, fields). An entry that is
-# too large, or that was trimmed, has no fields; the bytes of the latter are -1.
+# are not acknowledged, dead ones, the last of them (place, id, reason; others may have put it there: then both are
+# ""), and the entries (id, bytes, fields). An entry that is too large, or that was trimmed, has no fields; the bytes of
+# the latter are -1. No list has a nil: Redis cuts a list at the first one.
 READ = """
 local group, most, found, behind = ARGV[1], tonumber(ARGV[3]), {}, -1
 for _, one in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
@@ -75,14 +77,18 @@ read('0', most)
 read('>', most - #found)
 local dead = {}
 for _, entry in ipairs(redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', ARGV[6])) do
-  dead[#dead + 1] = {entry[1], entry[2][2], entry[2][4]}
+  local said = entry[2]
+  local ours = said[1] == 'coordd-id'
+  local ident, reason = ours and said[2] or '', ours and said[4] or ''
+  dead[#dead + 1] = {entry[1], string.sub(ident, 1, 400), string.sub(reason, 1, 1200)}
 end
 return {behind, redis.call('XLEN', KEYS[2]), dead, found}
 """
 
-# Takes: group, id, reason, bytes and fields of one entry, how many are kept.
+# Takes: group, id, reason, bytes and fields of one entry, how many are kept. The copy comes before the acknowledgement:
+# Redis undoes nothing of a script that fails (the memory is full, a key of another kind). XPENDING would tell first
+# whether it was acknowledged before, but users that sites have made for earlier versions have no right to it.
 PUT_ASIDE = """
-if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
 local said, size = {'coordd-id', ARGV[2], 'coordd-reason', ARGV[3]}, 0
 local entry = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
 local fields = entry and entry[2] or {}
@@ -90,19 +96,22 @@ for _, text in ipairs(fields) do size = size + #text end
 if size <= tonumber(ARGV[4]) and #fields <= 2 * tonumber(ARGV[5]) then
   for _, text in ipairs(fields) do said[#said + 1] = text end
 end
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*', unpack(said))
-return 1
+local kept = redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[6], '*', unpack(said))
+local taken = redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+if taken == 0 then redis.call('XDEL', KEYS[2], kept) end
+return taken
 """
 
 
 # Takes: id in the stream of dead ones, "1" to add it to the stream again. Returns: 0 if it is not there, 1, or 2 if it
-# was put aside without its fields, which are gone: it stays.
+# was put aside without its fields, which are gone: it stays. What others have put there has no fields of ours in front.
 TAKE_BACK = """
 local entry = redis.call('XRANGE', KEYS[2], ARGV[1], ARGV[1])[1]
 if not entry then return 0 end
 if ARGV[2] == '1' then
-  local fields = {}
-  for at = 5, #entry[2] do fields[#fields + 1] = entry[2][at] end
+  local fields, from = {}, 1
+  if entry[2][1] == 'coordd-id' then from = 5 end
+  for at = from, #entry[2] do fields[#fields + 1] = entry[2][at] end
   if #fields == 0 then return 2 end
   redis.call('XADD', KEYS[1], '*', unpack(fields))
 end
@@ -158,9 +167,7 @@ class RedisStream:
 
     async def close(self) -> None:
         """The group remembers the entries without an acknowledgement."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._drop()
 
     async def _call(self, call: Callable[[Any], T]) -> T:
         return await trio.to_thread.run_sync(self._asked, call, limiter=self._thread, abandon_on_cancel=True)
@@ -174,11 +181,15 @@ class RedisStream:
             return call(self._client)
         except CoorddError:
             raise
-        except (RedisError, OSError, ValueError) as exc:
-            client, self._client = self._client, None  # the next call reads the password again
-            if client is not None:
-                client.close()
+        except Exception as exc:  # of the library, of the system, or of an answer that is not as expected
+            self._drop()  # the next call reads the password again
             raise UnavailableError(f"{self._where.shown}: {_why(exc)}") from exc
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # perhaps a thread that was left behind still uses it
+                client.close()
 
     def _connected(self) -> Any:
         where = self._where
@@ -237,16 +248,19 @@ def _message(place: bytes, size: int, fields: list[bytes] | None) -> Message:
 def _dead(place: bytes, ident: bytes, reason: bytes) -> Dead:
     """``place``: its id in the stream of dead ones, which begins with the milliseconds since 1970."""
     at = place.partition(b"-")[0]
+    said = reason or (b"" if ident else b"it was put there by others")
     return Dead(
         int(at) / 1000 if at.isdigit() else time.time(),
-        (ident or b"").decode(errors="replace")[:100],
-        redact_text((reason or b"").decode(errors="replace")[:300]),
+        ident.decode(errors="replace")[:100],
+        redact_text(said.decode(errors="replace")[:300]),
         place.decode(errors="replace"),
     )
 
 
 def _why(exc: Exception) -> str:
     why = redact_text(str(exc)) or type(exc).__name__
+    if not isinstance(exc, (RedisError, OSError, ValueError)):
+        return f"{type(exc).__name__}: {why}"
     if isinstance(exc, ReadOnlyError):
         return "it is a replica: name the primary"
     if isinstance(exc, NoPermissionError):

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from coordd.adapters.remote.content import Deadline
-from coordd.adapters.remote.webhdfs import WebHdfsStore
+from coordd.adapters.remote.webhdfs import UNREADABLE, WebHdfsStore
 from coordd.adapters.triggers.files import ENTRIES_MAX, REFUSED_MAX, base_of, is_wild, look as look_here
 from coordd.core.jobs.arguments import control_character
 from coordd.core.triggers.files import Found
@@ -97,8 +97,11 @@ class _Walk:
             if bad:
                 self._refuse(path, f"its name has the character {bad!r}")
                 return
-            changed_ns = int(status.get("modificationTime", 0)) * 10**6
-            self.found.append(Found(path, int(status.get("length", 0)), changed_ns, changed_ns))
+            try:
+                changed_ns, size = int(status.get("modificationTime", 0)) * 10**6, int(status.get("length", 0))
+            except UNREADABLE as exc:
+                raise UnavailableError(f"the namenode does not tell size and time of {path} as one does") from exc
+            self.found.append(Found(path, size, changed_ns, changed_ns))
 
     def _refuse(self, path: str, why: str) -> None:
         if len(self.refused) < REFUSED_MAX:

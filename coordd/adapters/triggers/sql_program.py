@@ -24,15 +24,18 @@ class BadQueryError(Exception):
     """What a person should know."""
 
 
-def rows(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows, each as {column: value}."""
+Row = tuple[Any, dict[str, Any]]
+
+
+def rows(asked: dict[str, Any]) -> Iterator[Row]:
+    """The rows, each as its first value, and {column: value}."""
     if asked["url"].startswith("sqlite:"):
         yield from _sqlite(asked["url"].removeprefix("sqlite://"), asked["query"], asked["timeout_s"])
     else:
         yield from _postgresql(asked)
 
 
-def _sqlite(path: str, query: str, timeout_s: float) -> Iterator[dict[str, Any]]:
+def _sqlite(path: str, query: str, timeout_s: float) -> Iterator[Row]:
     import sqlite3
 
     try:
@@ -42,7 +45,7 @@ def _sqlite(path: str, query: str, timeout_s: float) -> Iterator[dict[str, Any]]
         raise BadQueryError(f"SQLite: {exc}") from exc
 
 
-def _postgresql(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _postgresql(asked: dict[str, Any]) -> Iterator[Row]:
     try:
         import psycopg
     except ImportError as exc:
@@ -62,20 +65,23 @@ def _postgresql(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
         raise BadQueryError(f"PostgreSQL: {str(exc).strip().splitlines()[0]}") from exc
 
 
-def _fetched(cursor: Any) -> Iterator[dict[str, Any]]:
+def _fetched(cursor: Any) -> Iterator[Row]:
     if cursor.description is None:
         raise BadQueryError("expected a query with rows (SELECT), found a statement without")
     names = [str(column[0]) for column in cursor.description]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:  # a row would keep one of them, and its id would be that of another table
+        raise BadQueryError(f"expected a name of its own for each column, found {', '.join(twice)} twice: use AS")
     while some := cursor.fetchmany(FETCHED):
         for row in some:
-            yield dict(zip(names, row, strict=True))
+            yield row[0], dict(zip(names, row, strict=True))
 
 
-def line(row: dict[str, Any]) -> str:
+def line(row: Row) -> str:
     """A row as JSON: the key is its first column."""
-    values = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in row.items()
+    key, columns = row
+    values = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in columns.items()
               if value is not None}  # fmt: skip
-    key = next(iter(row.values()))
     if key is None:
         raise BadQueryError("expected an id in the first column, found NULL")
     return json.dumps({"key": str(key), "fields": values})

@@ -36,16 +36,14 @@ BUILT_IN = ("fire_time", "date", "run", "job", "attempt", "token", "node")
 WRONG_MAX = 20
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def control_character(text: str) -> str:
     """The first character that is not allowed in one line of text (C0, C1, DEL, lone surrogates), or ""."""
-    for character in text:
-        code = ord(character)
-        if code < 32 or 127 <= code < 160 or 0xD800 <= code < 0xE000:
-            return character
-    return ""
+    found = _CONTROL.search(text)  # a look at a directory asks of 200,000 names
+    return found.group() if found is not None else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -54,16 +54,17 @@ class Looks:
 
     def look(self, found: Iterable[Found], now: float) -> list[Found]:
         """The complete files of this look, oldest first. ``now``: seconds of a clock that never steps."""
-        known, self._since = self._since, {}
+        since: dict[str, tuple[Found, float]] = {}
         settled = []
         for file in found:
-            before = known.get(file.path)
+            before = self._since.get(file.path)
             if before is None or before[0] != file:
-                self._since[file.path] = (file, now)
+                since[file.path] = (file, now)
                 continue
-            self._since[file.path] = before
+            since[file.path] = before
             if now - before[1] >= self._settle_s:
                 settled.append(file)
-        self.unsettled = len(self._since) - len(settled)
-        self._settled = {file.path for file in settled}
+        # At once: ``seen`` may be asked from another thread.
+        self._since, self._settled = since, {file.path for file in settled}
+        self.unsettled = len(since) - len(settled)
         return sorted(settled, key=lambda file: (file.mtime_ns, file.path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from urllib.parse import SplitResult, urlsplit
 
 import h11
@@ -27,6 +28,28 @@ GONE = frozenset((404, 405, 406, 410, 415, 501))
 
 # What a client of AMQP 0-9-1 says first, and how the answer begins: a frame with a method on channel 0.
 AMQP_HELLO, AMQP_STARTS = b"AMQP\x00\x00\x09\x01", b"\x01\x00\x00"
+
+
+# Certificates that are trusted are read again after this time (seconds).
+TRUSTED_S = 300.0
+
+
+class _Trusted:
+    """What this machine trusts. To read it takes tens of milliseconds, too long for the daemon's loop."""
+
+    def __init__(self) -> None:
+        self._context: ssl.SSLContext | None = None
+        self._read_at = 0.0  # time.monotonic
+
+    async def context(self) -> ssl.SSLContext:
+        """One for all connections of some minutes."""
+        if self._context is None or time.monotonic() - self._read_at > TRUSTED_S:
+            self._context = await trio.to_thread.run_sync(ssl.create_default_context, abandon_on_cancel=True)
+            self._read_at = time.monotonic()
+        return self._context
+
+
+_trusted = _Trusted()
 
 
 async def look(check: Check) -> Result:
@@ -73,11 +96,10 @@ def _of_tls(exc: BaseException) -> Result:
 
 async def _connected(parts: SplitResult) -> trio.abc.Stream:
     port = parts.port or PORTS[parts.scheme]
+    context = await _trusted.context() if parts.scheme in ENCRYPTED else None
     stream: trio.abc.Stream = await trio.open_tcp_stream(parts.hostname or "", port)
-    if parts.scheme in ENCRYPTED:
-        tls = trio.SSLStream(
-            stream, ssl.create_default_context(), server_hostname=parts.hostname, https_compatible=True
-        )
+    if context is not None:
+        tls = trio.SSLStream(stream, context, server_hostname=parts.hostname, https_compatible=True)
         try:
             await tls.do_handshake()
         except BaseException:

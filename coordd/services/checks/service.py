@@ -22,6 +22,7 @@ from coordd.core.checks.state import (
     DEGRADED,
     HEALTHY,
     STATES,
+    TEXT_MAX,
     UNHEALTHY,
     UNKNOWN,
     Result,
@@ -36,6 +37,8 @@ from coordd.core.ledger.requests import Keep, ListOpen, Suspend
 from coordd.core.ledger.rows import OF_CHECK, OF_JOB, OF_REPORTED, Hold
 from coordd.core.ledger.words import OK, RECOVERING, hashed
 from coordd.core.ready import Elected
+from coordd.core.redaction import redact_text
+from coordd.core.visible import visible
 from coordd.core.wire.events import CheckChanged
 from coordd.errors import CoorddError
 from coordd.services.checks import machine, plugin, reached
@@ -59,6 +62,9 @@ KEPT_PERIODS, KEPT_S = 10.0, 120.0
 
 # Programs that run at a time.
 PROGRAMS_MAX = 8
+
+# How long (seconds) a program waits for one of these places, and no longer than its period. Then it did not look.
+PLACE_S = 30.0
 
 
 class Row(NamedTuple):
@@ -97,6 +103,11 @@ def said(report: Hold | None) -> tuple[str, str]:
     """State and words of a report."""
     state, _, text = report.note.partition(" ") if report is not None else ("", "", "")
     return (state, text) if state in STATES else (UNKNOWN, "")
+
+
+def is_program(check: Check) -> bool:
+    """True if a program looks."""
+    return check.kind == COMMAND or check.plugged
 
 
 class Checks:
@@ -299,12 +310,28 @@ class Checks:
     async def _look(self, check: Check) -> Result:
         """One look; a mistake of the look itself is a result too, and never raises."""
         try:
-            with trio.move_on_after(check.timeout_s + (5.0 if check.kind == COMMAND or check.plugged else 0.0)):
-                return await self._seen_by(check)
+            result = await (self._run(check) if is_program(check) else self._seen_in_time(check))
         except Exception as exc:
             # The boundary of one look: whatever it raises says nothing about what it looks at.
             log.exception("check.look_failed", check=check.key)
-            return Result(UNKNOWN, f"the look failed: {type(exc).__name__}")
+            result = Result(UNKNOWN, f"the look failed: {type(exc).__name__}")
+        # It may quote what a server says: the ledger takes no lone surrogate, and people want one line.
+        return Result(result.state, visible(redact_text(result.text))[:TEXT_MAX], visible(result.figures)[:TEXT_MAX])
+
+    async def _run(self, check: Check) -> Result:
+        """Run a program when there is a place for it. Its time begins then: others must not make it unhealthy."""
+        with trio.move_on_after(min(check.every_s, PLACE_S)) as wait:
+            await self._programs.acquire()
+        if wait.cancelled_caught:
+            return Result(UNKNOWN, f"not looked: {PROGRAMS_MAX} other plug-ins run")
+        try:
+            return await self._seen_in_time(check)
+        finally:
+            self._programs.release()
+
+    async def _seen_in_time(self, check: Check) -> Result:
+        with trio.move_on_after(check.timeout_s + (5.0 if is_program(check) else 0.0)):
+            return await self._seen_by(check)
         return Result(UNHEALTHY, f"no answer within {check.timeout_s:g} s")
 
     async def _seen_by(self, check: Check) -> Result:
@@ -315,9 +342,8 @@ class Checks:
             state, error = self._ledger.state, self._ledger.error
             word = {CONNECTED: HEALTHY, RECOVERING: DEGRADED}.get(state, UNHEALTHY)
             return Result(word, error or f"the ledger is {state}")
-        if check.kind == COMMAND or check.plugged:
-            async with self._programs:
-                return await plugin.look(check, self._driver.node.hostname)
+        if is_program(check):
+            return await plugin.look(check, self._driver.node.hostname)
         if check.kind in (DISK, MEMORY, LOAD):
             # A thread of its own: one that hangs (a disk elsewhere) holds up no other check.
             thread = self._threads.setdefault(check.key, trio.CapacityLimiter(1))

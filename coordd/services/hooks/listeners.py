@@ -75,11 +75,5 @@ def _arrival(happening: Happening, key: str) -> Arrival:
 
 
 def of_jobs(jobs: Mapping[str, Job]) -> list[EventTrigger]:
-    """The triggers that wait for events, of all jobs that are enabled."""
-    return [
-        EventTrigger(job, one)
-        for _, job in sorted(jobs.items())
-        if job.enabled
-        for one in job.triggers
-        if one.kind == EVENT
-    ]
+    """The triggers that wait for events, of all jobs; one that is not enabled is told nothing."""
+    return [EventTrigger(job, one) for _, job in sorted(jobs.items()) for one in job.triggers if one.kind == EVENT]

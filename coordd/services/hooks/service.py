@@ -144,8 +144,10 @@ class Hooks:
     def use(self, hooks: Sequence[Hook], jobs: Mapping[str, Job] | None = None) -> None:
         """The configuration was read, or read again. ``jobs``: those that the node is about to take."""
         self._configured, self._digest = tuple(hooks), self._driver.node.jobs_digest
-        self.hooks = (*self._configured, *triggers_of(self._driver.node.jobs if jobs is None else jobs))
-        self._since.use(self.hooks, self._driver.now().wall)
+        triggers = triggers_of(self._driver.node.jobs if jobs is None else jobs)
+        self.hooks = (*self._configured, *[one for one in triggers if one.job.enabled])
+        # A job that is not enabled keeps its triggers: what happens meanwhile waits in the ledger.
+        self._since.use((*self._configured, *triggers), self._driver.now().wall)
 
     async def run(self) -> None:
         """Watch for ever."""

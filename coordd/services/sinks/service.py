@@ -15,6 +15,7 @@ import trio
 
 from coordd.config.sections import HistoryConfig
 from coordd.core.ready import Notice
+from coordd.core.visible import visible
 from coordd.core.wire.events import CopyGivenUp, Event
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Copies, Copy, RemoteStore
@@ -114,6 +115,11 @@ class Sinks:
                         pass
                 except UnavailableError as exc:  # the list; the next look tries again
                     self._problem(sink, str(exc))
+                except Exception as exc:
+                    # The boundary of one sink.
+                    if not self.problems.get(sink):
+                        log.exception("sink.broken", sink=sink)
+                    self._problem(sink, f"the sink failed: {type(exc).__name__}")
             await turn(LOOK_S)
 
     # ---- what is to be copied
@@ -188,6 +194,10 @@ class Sinks:
             raise UnavailableError(f"{store.url} hangs: a copy did not end within {COPY_S:g} s")
         except (UnavailableError, RefusedError) as exc:
             await self._failed(one, exc)
+        except Exception as exc:
+            # The boundary of one copy: whatever a store raises must not end the daemon. It is tried again, as others.
+            log.exception("sink.broken", sink=sink, name=one.name)
+            await self._failed(one, UnavailableError(f"{store.url}: {type(exc).__name__}: {exc}"))
         return False
 
     def _address(self, name: str) -> str:
@@ -203,24 +213,24 @@ class Sinks:
         await self._count(one.sink)
 
     async def _failed(self, one: Copy, exc: CoorddError) -> None:
-        tries = one.tries + 1
+        tries, why = one.tries + 1, visible(str(exc))  # a server's words, which a database may refuse
         final = isinstance(exc, RefusedError) or tries >= TRIES_MAX
-        self._problem(one.sink, str(exc))
+        self._problem(one.sink, why)
         self.counts[one.sink, "failed"] += 1
         if not isinstance(exc, RefusedError):  # perhaps the store is away: the next file waits, too
             self._pauses[one.sink] = min(max(PAUSE_S, 2 * self._pauses[one.sink]), PAUSE_MAX_S)
             self._until[one.sink] = trio.current_time() + self._pauses[one.sink]
         pause_s = min(PAUSE_S * 2.0 ** min(tries - 1, 16), PAUSE_MAX_S)
         after = one._replace(
-            state="dead" if final else "waiting", tries=tries, next_at=time.time() + pause_s, reason=str(exc)[:500]
+            state="dead" if final else "waiting", tries=tries, next_at=time.time() + pause_s, reason=why[:500]
         )
         await trio.to_thread.run_sync(self._copies.put, [after])
         await self._count(one.sink)
         if final:
-            log.error("copy.given_up", sink=one.sink, name=one.name, tries=tries, reason=str(exc))
+            log.error("copy.given_up", sink=one.sink, name=one.name, tries=tries, reason=why)
             node = self._driver.node
             clock, wall = node.stamp(), time.time()
-            told = CopyGivenUp(clock=clock, timestamp=wall, sink=one.sink, name=one.name, tries=tries, reason=str(exc))
+            told = CopyGivenUp(clock=clock, timestamp=wall, sink=one.sink, name=one.name, tries=tries, reason=why)
             self._driver.tell(told)
 
     def _problem(self, sink: str, why: str) -> None:

@@ -21,7 +21,7 @@ from coordd.core.triggers.arrivals import Arrival
 from coordd.core.triggers.bodies import BODY_BYTES_MAX
 from coordd.core.triggers.calls import Refusal, arrival_of, refusal
 from coordd.core.triggers.duplicates import run_of_arrival
-from coordd.errors import CoorddError, RefusedError
+from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.listening import MakeTls, Serving
@@ -49,6 +49,9 @@ HEAD_BYTES_MAX = 16 * 1024
 SECRET_S = 5.0
 COUNTED_S = 0.2
 
+# How long (seconds) a call waits for its secret. After that the file system hangs.
+READ_S = 5.0
+
 # When a caller should try again (seconds).
 AGAIN_S = 5
 
@@ -58,6 +61,13 @@ class Route(NamedTuple):
 
     job: Job
     trigger: Trigger
+
+
+class _Reader(NamedTuple):
+    """Who reads a file. ``turn``: of the callers; ``thread``: one, also while a file system holds it."""
+
+    turn: trio.Lock
+    thread: trio.CapacityLimiter
 
 
 class Calls(Serving):
@@ -77,6 +87,7 @@ class Calls(Serving):
         self._ledger = ledger
         self._read_secret = read_secret
         self._secrets: dict[str, tuple[float, str]] = {}
+        self._readers: dict[str, _Reader] = {}  # by file
         self._open: dict[str, tuple[float, int]] = {}  # job -> (when it was counted, its open runs)
         self._routes: tuple[str, dict[str, Route]] = ("", {})
         self.taken: Counter[tuple[str, str]] = Counter()  # by job and trigger
@@ -90,18 +101,20 @@ class Calls(Serving):
         with trio.CancelScope() as limit:  # one for the connection: each scope costs as much as a read
             for _ in range(CALLS_MAX):
                 said: Refusal | dict[str, Any] | None = None
+                head_alone = False
                 try:
                     limit.deadline = trio.current_time() + CALL_S
                     asked = await _next(http, stream)
                     if not isinstance(asked, h11.Request):
                         return
+                    head_alone = asked.method == b"HEAD"
                     asked_of = await self._read(http, stream, asked)
                     limit.deadline = math.inf
                     said = asked_of if isinstance(asked_of, Refusal) else await self._answer(*asked_of, peer)
                 except h11.RemoteProtocolError as exc:
                     said = Refusal(exc.error_status_hint, "a call of HTTP/1.1 is expected")
                 limit.deadline = trio.current_time() + SEND_S
-                await stream.send_all(_response(http, said))
+                await stream.send_all(_response(http, said, head_alone=head_alone))
                 if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
                     await _drain(stream)
                     return
@@ -191,19 +204,40 @@ class Calls(Serving):
         return said | ({"duplicate": True} if reply.result.get("duplicate") else {})
 
     async def _secret(self, job: str, trigger: Trigger) -> str:
-        """Raises UnavailableError."""
-        at, secret = self._secrets.get(trigger.secret_file, (0.0, ""))
-        if not secret or boottime() - at > SECRET_S:
-            try:
-                secret = await trio.to_thread.run_sync(self._read_secret, trigger.secret_file)
-            except CoorddError as exc:
-                if self.problems.get((job, trigger.name)) != str(exc):
-                    log.error("trigger.no_secret", job=job, trigger=trigger.name, reason=str(exc))
-                self.problems[job, trigger.name] = str(exc)
-                raise
-            self.problems.pop((job, trigger.name), None)
-            self._secrets[trigger.secret_file] = (boottime(), secret)
-        return secret
+        """Callers without a token come here: they take no thread of the daemon's limit, and one for all of them.
+
+        Raises UnavailableError. While a file system hangs, the secret that was read last stays.
+        """
+        path = trigger.secret_file
+        if (fresh := self._fresh(path)) or (path in self._secrets and self._readers[path].thread.borrowed_tokens):
+            return fresh or self._secrets[path][1]
+        reader = self._readers.setdefault(path, _Reader(trio.Lock(), trio.CapacityLimiter(1)))
+        problem = f"{path}: the file system did not answer within {READ_S:g} s"
+        with trio.move_on_after(READ_S):
+            async with reader.turn:
+                if fresh := self._fresh(path):  # the caller before has read it
+                    return fresh
+                try:
+                    secret = await trio.to_thread.run_sync(
+                        self._read_secret, path, limiter=reader.thread, abandon_on_cancel=True
+                    )
+                    self._secrets[path] = (boottime(), secret)
+                    self.problems.pop((job, trigger.name), None)
+                    return secret
+                except CoorddError as exc:
+                    problem = str(exc)
+                    self._secrets.pop(path, None)
+        if self.problems.get((job, trigger.name)) != problem:
+            log.error("trigger.no_secret", job=job, trigger=trigger.name, reason=problem)
+        self.problems[job, trigger.name] = problem
+        if path in self._secrets:
+            return self._secrets[path][1]
+        raise UnavailableError(problem)
+
+    def _fresh(self, path: str) -> str:
+        """The secret that was read not long ago, or ""."""
+        at, secret = self._secrets.get(path, (0.0, ""))
+        return secret if boottime() - at <= SECRET_S else ""
 
     async def _has_room(self, job: Job, trigger: Trigger, arrival: Arrival) -> bool:
         """True if one more run may be open, or if the arrival's run exists already. Raises UnavailableError."""
@@ -213,11 +247,12 @@ class Calls(Serving):
             mine = (f"{job.name}#", f"{job.name}@")
             count = sum(run.startswith(mine) for run in pursuits.pursuits.keys() | pursuits.running.keys())
             at = boottime()
-        if count >= trigger.max_open:
-            run = run_of_arrival(job, trigger, arrival)
-            return await self._ledger.query(lambda ledger: ledger.run(run) is not None)
-        self._open[job.name] = (at, count + 1)
-        return True
+        full = count >= trigger.max_open
+        self._open[job.name] = (at, count if full else count + 1)
+        if not full:
+            return True
+        run = run_of_arrival(job, trigger, arrival)
+        return await self._ledger.query(lambda ledger: ledger.run(run) is not None)
 
 
 TOO_LARGE = Refusal(413, f"the body has more than {BODY_BYTES_MAX} bytes")
@@ -230,7 +265,8 @@ async def _next(http: h11.Connection, stream: trio.abc.Stream) -> Any:
     return event
 
 
-def _response(http: h11.Connection, said: Refusal | dict[str, Any]) -> bytes:
+def _response(http: h11.Connection, said: Refusal | dict[str, Any], *, head_alone: bool) -> bytes:
+    """``head_alone``: an answer to HEAD has no body."""
     status, told = (said.status, {"error": said.error}) if isinstance(said, Refusal) else (202, said)
     body = json.dumps(told).encode() + b"\n"
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
@@ -239,7 +275,7 @@ def _response(http: h11.Connection, said: Refusal | dict[str, Any]) -> bytes:
     if http.their_state is not h11.DONE:
         headers.append(("Connection", "close"))
     parts = [http.send(h11.Response(status_code=status, headers=headers))]
-    parts += [http.send(h11.Data(data=body)), http.send(h11.EndOfMessage())]
+    parts += [http.send(h11.Data(data=b"" if head_alone else body)), http.send(h11.EndOfMessage())]
     return b"".join([part for part in parts if part])
 
 

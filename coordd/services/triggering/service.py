@@ -110,12 +110,20 @@ class Watched:
         """One look. Returns the pause before the next one (seconds)."""
         every_s = self.trigger.every_s
         try:
+            self.source.known = self.taker.known
             look = await self.source.look(self.taker.room)
-            self.last = look._replace(arrivals=[])  # there may be many
-            more = await self.taker.take(look.arrivals, look.refused)
+            self.last = look._replace(arrivals=[], gone=None)  # there may be many
+            more = await self.taker.take(look.arrivals, look.refused, look.gone)
             more = await self.source.settle(self.taker.recorded, self.taker.impossible) or more
         except CoorddError as exc:
             self._failed(str(exc))
+            return every_s
+        except Exception as exc:
+            # The boundary of one trigger: whatever its source says must not end the daemon, nor the next poller's.
+            why = f"the look failed: {type(exc).__name__}"
+            if why != self.problem:
+                log.exception("trigger.look_broken", job=self.job, trigger=self.trigger.name)
+            self._failed(why)
             return every_s
         self.looked_at, self.failed_at = self.driver.now().wall, float("-inf")
         if self.problem and not look.problem:

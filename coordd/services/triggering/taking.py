@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set as AbstractSet
 from typing import Any
 
 import structlog
@@ -20,6 +20,7 @@ from coordd.ports import Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
 from coordd.services.triggering.registering import may_start, register
+from coordd.services.triggering.sources import Known
 
 log = structlog.get_logger("triggers")
 
@@ -51,6 +52,7 @@ class Taker:
         # Keys of present arrivals: those whose runs the ledger has, and those that can start none, with the reason.
         self.recorded: set[str] = set()
         self.impossible: dict[str, str] = {}
+        self._shown: dict[str, str] = {}  # how people see the latter
         # Those whose runs are recorded, perhaps only on this node's disk, and those that can start none.
         self._consumed: set[str] = set()
         self._life = ""  # of the ledger that had these runs
@@ -67,20 +69,33 @@ class Taker:
         self._consumed.clear()
         self.recorded.clear()
         self.impossible.clear()
+        self._shown.clear()
         self.waiting, self.refused = [], {}
 
-    async def take(self, arrivals: Sequence[Arrival], refused: Sequence[tuple[str, str]] = ()) -> bool:
+    @property
+    def known(self) -> Known:
+        """For the next look."""
+        return Known((self.recorded, self.impossible), self._consumed)
+
+    async def take(
+        self, arrivals: Sequence[Arrival], refused: Sequence[tuple[str, str]] = (), gone: AbstractSet[str] | None = None
+    ) -> bool:
         """Take all arrivals that are there now and are new, as far as there is room. True if more can be taken at once.
+        ``gone``: as Look has it.
 
         Raises UnavailableError; the next look finds the rest again.
         """
         present = {arrival.key for arrival in arrivals}
         self._look_at_ledger()
-        self._consumed &= present
-        self.recorded &= present
-        self.impossible = {key: why for key, why in self.impossible.items() if key in present}
-        self._refused({**self._impossible(arrivals), **dict(refused[:SHOWN_MAX])})
-        await self._look_up(unknown(arrivals, self.recorded | self.impossible.keys(), LOOKED_UP_MAX))
+        if gone is None:
+            gone = self._consumed - present
+        self._consumed -= gone
+        self.recorded -= gone
+        for key in gone:
+            self.impossible.pop(key, None)
+            self._shown.pop(key, None)
+        self._refused({**self._impossible(), **dict(refused[:SHOWN_MAX])})
+        await self._look_up(unknown(arrivals, self.known, LOOKED_UP_MAX))
         if present <= self._consumed:
             self.waiting = []
             return False
@@ -105,9 +120,9 @@ class Taker:
             self.recorded.clear()
             self._consumed = set(self.impossible)
 
-    def _impossible(self, arrivals: Sequence[Arrival]) -> dict[str, str]:
-        """Those that were refused by an earlier look, and are still there."""
-        shown = {arrival.shown for arrival in arrivals if arrival.key in self._consumed} if self.refused else ()
+    def _impossible(self) -> dict[str, str]:
+        """Those that can start no run, and are still there; of them those that people are shown."""
+        shown = set(self._shown.values()) if self.refused else ()
         return {what: why for what, why in self.refused.items() if what in shown}
 
     async def _look_up(self, arrivals: Sequence[Arrival]) -> None:
@@ -158,6 +173,7 @@ class Taker:
         except RefusedError as exc:
             self._refused({**self.refused, arrival.shown: str(exc)})
             self.impossible[arrival.key] = str(exc)
+            self._shown[arrival.key] = arrival.shown
             self._consumed.add(arrival.key)
             return
         self._room = max(0, self._room - 1)

@@ -164,6 +164,22 @@ def test_the_second_namenode_is_asked_when_the_first_stands_by_or_is_away(tmp_pa
             WebHdfsStore(url).put(NAME, parts(tmp_path, b"two"), LIMIT_S)
 
 
+def test_a_redirect_to_what_is_not_an_address_is_named(tmp_path: Path) -> None:
+    with Hdfs() as hdfs:
+        for there in ("http://[bad/x", "http://[::1/x", "http://a:b:c/x", "http://\xff/x", "ftp://h/x"):
+            hdfs.redirects_to = there
+            with pytest.raises(UnavailableError):
+                WebHdfsStore(hdfs.url).put("n", parts(tmp_path, b"x"), 10.0)
+
+
+def test_a_size_that_is_not_a_number_is_named() -> None:
+    with Hdfs() as hdfs:
+        for status in (b'{"length": null}', b'{"length": Infinity}', b"[]"):
+            hdfs.says = b'{"FileStatus": %b}' % status
+            with pytest.raises(UnavailableError, match="does not tell the size of"):
+                WebHdfsStore(hdfs.url).end("n", 10, 10.0)
+
+
 def test_a_server_that_is_no_namenode_is_named(tmp_path: Path) -> None:
     with Hdfs() as hdfs:
         hdfs.broken = 200

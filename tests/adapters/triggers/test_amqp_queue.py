@@ -164,6 +164,26 @@ async def headers_of(url: str) -> dict[str, Any]:
         return dict(message.headers)
 
 
+def test_a_copy_that_the_broker_returns_is_not_kept_and_the_message_stays(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue of dead messages has vanished since it was counted."""
+    send(url, (b"{", {"message_id": "bad"}))
+
+    async def there(_self: AmqpQueue) -> int:
+        return 0
+
+    async def act(queue: AmqpQueue) -> None:
+        with monkeypatch.context() as vanished:
+            vanished.setattr(AmqpQueue, "_count_dead", there)
+            found = await queue.read(10)
+            with pytest.raises(UnavailableError, match="returned a copy: no queue takes it"):
+                await queue.put_aside([(one.place, one.problem) for one in found.messages])
+
+    with_queue(url, act)
+    assert idents(with_queue(url, lambda queue: queue.read(10))) == ["bad"]
+
+
 def test_what_is_held_is_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HELD_BYTES_MAX", 2500)
     send(url, *[(b'{"what": "%b"}' % (b"x" * 1000), {"message_id": str(number)}) for number in range(9)])

@@ -99,6 +99,45 @@ def test_dead_entries_go_back_into_their_stream_or_away(server: servers.Redis) -
     assert ([dict(one.fields) for one in left.messages], left.dead) == ([{"what": "1"}], 0)
 
 
+def test_dead_entries_of_others_are_shown_and_go_into_the_stream_whole(server: servers.Redis) -> None:
+    """The script's list must not end at what such an entry lacks."""
+    queue = stream(server)
+    added(server, "what", "1")
+    server.cli("XADD", "orders:dead", "*", "what", "alone")
+    server.cli("XADD", "orders:dead", "*", "what", "2", "more", "3", "most", "4")
+    server.cli("XADD", "orders:dead", "*", "coordd-id", "1-1")
+    found = read(queue)
+    others = "it was put there by others"
+    assert ([(one.ident, one.reason) for one in found.dead_last], found.dead) == (
+        [("1-1", ""), ("", others), ("", others)],
+        3,
+    )
+    assert [dict(one.fields) for one in found.messages] == [{"what": "1"}]
+    for one in found.dead_last[1:]:
+        assert trio.run(partial(queue.take_back, one.place, again=True))
+    assert [dict(one.fields) for one in read(queue).messages][1:] == [
+        {"what": "2", "more": "3", "most": "4"},
+        {"what": "alone"},
+    ]
+
+
+def test_what_cannot_be_kept_aside_is_not_acknowledged(server: servers.Redis) -> None:
+    queue = stream(server)
+    ident = added(server, "what", "bad")
+    read(queue)
+    server.cli("SET", "orders:dead", "of another kind")
+    with pytest.raises(UnavailableError, match="WRONGTYPE"):
+        trio.run(queue.put_aside, [(ident, "bad")])
+    server.cli("DEL", "orders:dead")
+    assert [one.ident for one in read(queue).messages] == [ident]
+
+
+def test_an_answer_that_is_not_as_expected_is_a_problem(server: servers.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READ", "return {0, 0, {{'1-1'}}, {}}")
+    with pytest.raises(UnavailableError, match="TypeError"):
+        read(stream(server))
+
+
 def test_bad_entries_never_leave_the_server_and_are_put_aside_once(
     server: servers.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,3 +75,35 @@ def test_a_look_is_bounded(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_path_without_an_address_is_looked_for_here(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
     assert [one.path for one in look(f"{tmp_path}/*.csv").found] == [f"{tmp_path}/a.csv"]
+
+
+def listed(**told: object) -> bytes:
+    """The answer of a namenode that has one file, of which it tells this."""
+    status = {"type": "FILE", "pathSuffix": "a.csv", "modificationTime": 1, "length": 1, **told}
+    page = {"partialListing": {"FileStatuses": {"FileStatus": [status]}}, "remainingEntries": 0}
+    return json.dumps({"DirectoryListing": page}).encode()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        listed(modificationTime=None),
+        listed(length=float("inf")),
+        listed(length=[1]),
+        listed(length=1).replace(b'"length": 1', b'"length": 1e999'),
+        listed().replace(b'"remainingEntries": 0', b'"remainingEntries": Infinity'),
+        listed(pathSuffix="\ud800").replace(b'"remainingEntries": 0', b'"remainingEntries": 1'),
+        b"[" * 100_000,
+    ],
+)
+def test_whatever_a_namenode_answers_is_a_problem(hdfs: Hdfs, says: bytes) -> None:
+    hdfs.says = says
+    with pytest.raises(UnavailableError):
+        paths(hdfs, "/data/in/*.csv")
+
+
+@pytest.mark.parametrize("length", ["null", "Infinity", "1e999", "[]"])
+def test_whatever_a_namenode_answers_of_one_file_is_a_problem(hdfs: Hdfs, length: str) -> None:
+    hdfs.says = b'{"FileStatus": {"type": "FILE", "length": %b}}' % length.encode()
+    with pytest.raises(UnavailableError):
+        paths(hdfs, "/data/in/a.csv")

@@ -15,6 +15,7 @@ import pytest
 from support.components import Component, ensure
 from support.servers.postgres import PG_BIN, Postgres
 
+from coordd.adapters.triggers import sql_program
 from coordd.adapters.triggers.queues import MessageQueues
 from coordd.config.sections import Config
 from coordd.core.jobs.trigger import Trigger
@@ -58,6 +59,19 @@ def test_a_file_of_sqlite_is_asked_and_never_changed(sqlite_url: str, tmp_path: 
     assert "found NULL" in said(sqlite_url, "SELECT note FROM ready ORDER BY id")[1]
     assert "unable to open" in said(f"sqlite://{tmp_path}/absent.db", "SELECT 1")[1]
     assert not (tmp_path / "absent.db").exists()
+
+
+def test_two_columns_of_one_name_are_refused_and_the_id_is_the_first_column(sqlite_url: str) -> None:
+    """A join: the id of the second table would be that of each arrival."""
+
+    def keys(query: str) -> list[str]:
+        found = sql_program.rows({"url": sqlite_url, "query": query, "timeout_s": 10.0})
+        return [json.loads(sql_program.line(row))["key"] for row in found]
+
+    joined = "SELECT a.id, b.id{} FROM ready a JOIN ready b ON b.id = 2 ORDER BY a.id"
+    with pytest.raises(sql_program.BadQueryError, match="a name of its own for each column, found id twice: use AS"):
+        keys(joined.format(""))
+    assert keys(joined.format(" AS other")) == ["1", "2"]
 
 
 @pytest.fixture(scope="module")

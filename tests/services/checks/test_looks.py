@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import stat
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from support.servers.certs import certificates
 from support.servers.stores import Redis, redis as running_redis
 
 from coordd.core.checks.check import Check
-from coordd.core.checks.state import Result
-from coordd.services.checks import machine, plugin, reached
+from coordd.core.checks.state import TEXT_MAX, Result, Standing, pack, unpack
+from coordd.services.checks import machine, plugin, reached, service
 from coordd.services.checks.service import Checks
 
 LIMIT_S = 60.0
@@ -234,3 +238,79 @@ def test_a_look_that_raises_or_hangs_harms_nobody(monkeypatch: pytest.MonkeyPatc
     assert look("disk", path="/") == Result("unknown", "the look failed: ZeroDivisionError")
     monkeypatch.setattr(machine, "look", lambda _: time.sleep(1.0))
     assert look("disk", path="/", timeout_s=0.1) == Result("unhealthy", "no answer within 0.1 s")
+
+
+def test_programs_that_take_all_places_make_no_other_check_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "PLACE_S", 0.5)
+    driver: Any = SimpleNamespace(node=SimpleNamespace(hostname="n1"))
+    ledger: Any = None
+    checks = Checks({}, driver, ledger)
+    good = Check(name="good", kind="command", argv=("/bin/true",), timeout_s=0.1)
+    monkeypatch.setattr(plugin, "look", partial(_slow, plugin.look))
+
+    async def main() -> list[Result]:
+        found: list[Result] = []
+        with trio.fail_after(LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                for number in range(service.PROGRAMS_MAX):
+                    nursery.start_soon(checks._look, Check(name=f"slow{number}", kind="command", argv=("slow",)))
+                await trio.testing.wait_all_tasks_blocked()
+                found.append(await checks._look(good))
+                nursery.cancel_scope.cancel()
+            monkeypatch.setattr(service, "PLACE_S", LIMIT_S)
+            async with trio.open_nursery() as nursery:
+                tokens = [object() for _ in range(service.PROGRAMS_MAX)]
+                for token in tokens:
+                    await checks._programs.acquire_on_behalf_of(token)
+                nursery.start_soon(_released, checks, tokens[0])
+                found.append(await checks._look(good))  # it waits longer than its timeout, and then looks
+        return found
+
+    assert trio.run(main) == [Result("unknown", "not looked: 8 other plug-ins run"), Result("healthy")]
+
+
+async def _slow(real: Any, check: Check, node: str) -> Result:
+    if check.argv == ("slow",):
+        await trio.sleep_forever()
+    return await real(check, node)  # type: ignore[no-any-return]  # plugin.look
+
+
+async def _released(checks: Checks, token: object) -> None:
+    await trio.sleep(5.5)  # more than the timeout, and what is granted beside it
+    checks._programs.release_on_behalf_of(token)
+
+
+def test_what_a_server_says_is_one_bounded_line_that_the_ledger_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody: Any = SimpleNamespace()
+    checks = Checks({}, nobody, nobody)
+
+    async def look(_: Check) -> Result:
+        return Result("unhealthy", "h is \ud800\x1b[2J " + 400 * "x")
+
+    monkeypatch.setattr(reached, "look", look)
+    result = trio.run(checks._look, Check(name="c", kind="http", url="http://h/"))
+    assert result.text.startswith("h is \\ud800\\x1b[2J xxx")
+    assert len(result.text) == TEXT_MAX
+    standing = Standing("unhealthy", text=result.text)
+    assert unpack(pack(standing)) == standing
+
+
+def test_what_is_trusted_is_read_in_a_thread_once_for_some_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def made() -> str:
+        read.append(threading.current_thread().name)
+        return "context"
+
+    monkeypatch.setattr(ssl, "create_default_context", made)
+    trusted = reached._Trusted()
+
+    async def main() -> None:
+        for _ in range(3):
+            assert await trusted.context() == "context"  # type: ignore[comparison-overlap]  # it is not a real one
+        monkeypatch.setattr(reached, "TRUSTED_S", -1.0)
+        await trusted.context()
+
+    trio.run(main)
+    assert len(read) == 2
+    assert threading.main_thread().name not in read

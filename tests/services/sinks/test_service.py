@@ -185,6 +185,33 @@ def test_a_store_that_answers_503_is_tried_again_then_the_copy_is_given_up_told_
     assert list(lab.store.files.values()) == [b"one"]
 
 
+@pytest.mark.parametrize("fails", [TypeError("of a bug"), ValueError("of an answer \ud800")])
+def test_whatever_a_store_raises_is_tried_again_and_then_a_dead_letter(lab: Lab, fails: Exception) -> None:
+    lab.log("sales#1", b"one")
+    lab.store.fails = fails
+    lab.runs(lambda: lab.sinks.counts["log", "dead"] == 1)
+    assert len(lab.store.tries) == 3
+    assert f"fake://there: {type(fails).__name__}: of a" in lab.sinks.problems["log"]
+    lab.store.fails = UnavailableError("nn answered 500: \ud800")
+    lab.log("sales#2", b"two")
+    lab.daemon()
+    lab.runs(lambda: lab.sinks.counts["log", "dead"] == 2)
+
+
+def test_a_list_that_fails_in_an_unknown_way_is_a_problem_of_its_sink(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.log("sales#1", b"one")
+
+    def due(*_: object) -> None:
+        raise KeyError("of a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(lab.sinks._copies, "due", due)
+        lab.runs(lambda: lab.sinks.problems.get("log") == "the sink failed: KeyError")
+    lab.runs(lambda: lab.sinks.counts["log", "copied"] == 1)
+
+
 def test_a_file_that_cannot_be_copied_does_not_hold_up_the_others(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         lab.log(f"sales#{number}", b"x")

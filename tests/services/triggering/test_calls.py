@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+import structlog
 import trio
 from support.servers.certs import certificates
 from support.small_cluster import EPOCH, job
@@ -45,6 +47,7 @@ class Machine:
         self.rows: dict[str, str] = {}  # run -> its arguments
         self.reply = ""
         self.told: str | None = "s3cret"
+        self.threads: set[int] = set()  # of the daemon's limit that were in use, at each question to the ledger
         of = job("j", triggers=(ORDERS,), params={"what": ""}, overlap="allow")
         self.node = SimpleNamespace(
             jobs={"j": of}, jobs_digest="d", hostname="a", concurrency={},
@@ -62,6 +65,8 @@ class Machine:
         return self.rows.get(run)
 
     async def trigger(self, of: Registration) -> Reply:
+        # One is the caller's, who is a thread of this test.
+        self.threads.add(int(trio.to_thread.current_default_thread_limiter().borrowed_tokens) - 1)
         if self.reply:
             return Reply(1, {}, self.reply, "no")
         if self.rows.setdefault(of.run, of.args) != of.args:
@@ -259,6 +264,107 @@ def test_calls_over_the_limit_wait_with_the_caller_and_known_ones_are_answered(m
     assert (status, said["error"]) == (429, "3 runs of the job are open already")
     machine.rows[run_of("j", "orders", "k1")] = '{"what": "k1"}'
     assert one(machine)[0] == 202
+
+
+def test_a_full_job_is_not_counted_again_with_each_call(machine: Machine) -> None:
+    counted: list[str] = []
+
+    class Pursuits(dict[str, Any]):
+        def keys(self) -> Any:
+            counted.append("once")
+            return super().keys()
+
+    machine.node.pursuits.pursuits = Pursuits.fromkeys(["j#a", "j@b", "j#c"])
+
+    def call(port: int) -> list[int]:
+        with connection(port) as made:
+            return [posted(made, {**TOKEN, "Idempotency-Key": str(number)})[0] for number in range(20)]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "COUNTED_S", LIMIT_S)
+        assert served(machine, call) == [429] * 20
+    assert len(counted) == 1
+
+
+def test_head_is_answered_without_a_body(machine: Machine) -> None:
+    def call(port: int) -> list[int]:
+        found = []
+        with connection(port) as made:
+            for path in ("/orders", "/nowhere"):
+                made.request("HEAD", path)
+                answer = made.getresponse()
+                assert answer.read() == b""
+                found.append(answer.status)
+            found.append(posted(made, TOKEN)[0])
+        return found
+
+    assert served(machine, call) == [405, 404, 202]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_secret_that_nobody_can_read_takes_one_thread_and_the_last_one_stays(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """The file system hangs: callers without a token must not take the threads of the daemon."""
+    monkeypatch.setattr(module, "READ_S", 0.3)
+    hangs, goes_on, reads = threading.Event(), threading.Event(), []
+
+    def read(_path: str) -> str:
+        reads.append(1)
+        if hangs.is_set():
+            goes_on.wait(LIMIT_S)
+        return "s3cret"
+
+    monkeypatch.setattr(machine, "read_secret", read)
+
+    def call(port: int) -> list[int]:
+        found = []
+        with connection(port) as made:
+            if before:
+                assert posted(made, TOKEN)[0] == 202
+            monkeypatch.setattr(module, "SECRET_S", -1.0)
+            hangs.set()
+            started = len(reads)
+            found += [posted(made, TOKEN)[0] for _ in range(3)]
+            assert len(reads) - started == 1
+            goes_on.set()
+            hangs.clear()
+            monkeypatch.setattr(module, "READ_S", LIMIT_S)
+            found.append(posted(made, TOKEN)[0])
+        return found
+
+    assert served(machine, call) == [202 if before else 503] * 3 + [202]
+    assert machine.threads == {0}
+
+
+def test_a_secret_that_is_gone_is_not_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECRET_S", -1.0)
+
+    def call(port: int) -> list[int]:
+        with connection(port) as made:
+            found = [posted(made, TOKEN)[0]]
+            machine.told = None
+            return [*found, posted(made, TOKEN)[0]]
+
+    assert served(machine, call) == [202, 503]
+
+
+def test_a_bug_is_logged_once_then_twice_and_not_with_each_call(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> bytes:
+        raise KeyError("of a bug")
+
+    monkeypatch.setattr(module, "_response", broken)
+
+    def call(port: int) -> None:
+        for _ in range(9):
+            with connection(port) as made, contextlib.suppress(http.client.HTTPException, ConnectionError):
+                posted(made, TOKEN)
+
+    with structlog.testing.capture_logs() as logs:
+        served(machine, call)
+    assert [one["count"] for one in logs if one["event"] == "triggers.failed"] == [1, 2, 4, 8]
 
 
 def test_a_key_with_other_values_is_a_conflict(machine: Machine) -> None:

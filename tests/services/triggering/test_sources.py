@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import trio
 
 from coordd.core.jobs.trigger import Trigger
-from coordd.core.triggers.files import Found
+from coordd.core.triggers.files import Found, Looks
 from coordd.errors import UnavailableError
 from coordd.ports import Listing
 from coordd.services.triggering import programs as module, sources
 from coordd.services.triggering.programs import CommandSource, SqlSource
-from coordd.services.triggering.sources import FileSource, Look
+from coordd.services.triggering.sources import FileSource, Known, Look
 
 LIMIT_S = 60.0
 
@@ -118,6 +120,38 @@ def test_files_whose_runs_the_ledger_may_have_forgotten_are_not_taken() -> None:
     assert sorted(arrival.values["path"] for arrival in two.arrivals) == ["/in/moved", "/in/new"]
     assert [path for path, _ in two.refused] == ["/in/old"]
     assert "more entries than one look reads" in two.problem
+
+
+def test_files_are_judged_in_the_thread_and_only_what_the_taker_does_not_know_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """200,000 files would hold the daemon's loop for seconds."""
+    now = time.time_ns()
+    found = {name: Found(f"/in/{name}", 1, now, now) for name in "abcde"}
+    judged_in: set[int] = set()
+
+    class Watching(Looks):
+        def look(self, found: Iterable[Found], now: float) -> list[Found]:
+            judged_in.add(threading.get_ident())
+            return super().look(found, now)
+
+    monkeypatch.setattr(sources, "Looks", Watching)
+    monkeypatch.setattr(sources, "HANDED_MAX", 2)
+
+    async def looks() -> list[Look]:
+        trigger = Trigger(kind="file", name="f", path="/in/*", settle_s=0.0)
+        source = FileSource(trigger, lambda _: Listing(list(found.values()), [], more=False), lambda: 30 * 86_400.0)
+        await source.look()
+        keys = {one.path: one.key for one in found.values()}
+        source.known = Known(({keys["/in/a"]}, {keys["/in/b"]: "why"}), {keys["/in/a"], keys["/in/b"], "gone"})
+        first = await source.look()
+        source.known = None
+        return [first, await source.look()]
+
+    some, every = trio.run(looks)
+    assert ([one.values["name"] for one in some.arrivals], some.behind, some.gone) == (["c", "d"], 1, {"gone"})
+    assert ([one.values["name"] for one in every.arrivals], every.behind, every.gone) == (list("abcde"), 0, None)
+    assert threading.get_ident() not in judged_in
 
 
 def test_a_file_system_that_hangs_is_a_problem_and_holds_up_only_its_own_trigger(

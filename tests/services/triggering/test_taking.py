@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,6 +109,29 @@ def test_open_runs_are_counted_when_no_room_is_left_or_after_a_while() -> None:
     machine.rows.pop("j#another")
     machine.take("a", "b", "c")
     assert (machine.counted, machine.taken) == (3, runs("a", "b", "c"))
+
+
+def test_a_source_that_tells_what_is_gone_hands_over_only_what_is_new() -> None:
+    machine = Machine()
+    taker = machine.taker
+    machine.take("a", "b")
+    assert ("a" in taker.known, "c" in taker.known, taker.known.every) == (True, False, {"a", "b"})
+    trio.run(partial(taker.take, [Arrival("c", {"key": "c"})], gone=frozenset("a")))
+    assert (machine.taken, taker.recorded, taker.known.every) == (runs("a", "b", "c"), {"b", "c"}, {"b", "c"})
+    trio.run(partial(taker.take, [], gone=frozenset()))
+    assert taker.recorded == {"b", "c"}, "arrivals that are not handed over are still there"
+
+
+def test_what_can_start_no_run_is_refused_once_and_named_until_it_is_gone() -> None:
+    machine = Machine()
+    taker = machine.taker
+    big = Arrival("x" * 5000, {"key": "x" * 5000})
+    trio.run(taker.take, [big])
+    assert (list(taker.refused), taker.counts["refused"], big.key in taker.known) == ([big.shown], 1, True)
+    trio.run(partial(taker.take, [], gone=frozenset()))
+    assert (list(taker.refused), taker.counts["refused"]) == ([big.shown], 1)
+    trio.run(partial(taker.take, [], gone=frozenset((big.key,))))
+    assert (taker.refused, taker.impossible) == ({}, {})
 
 
 def test_what_another_node_took_is_not_taken_again() -> None:

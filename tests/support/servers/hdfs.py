@@ -28,6 +28,8 @@ class Hdfs:
         self.users: set[str] = set()
         self.broken = 0
         self.standby = False
+        self.says: bytes | None = None  # the body that every answer has, with status 200
+        self.redirects_to = ""  # instead of a datanode
         self.drops_data = False  # the datanode closes the connection before it has confirmed
         hdfs = self
 
@@ -82,6 +84,8 @@ class Hdfs:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         if self.broken:
             _say(request, self.broken, b"<html>try later</html>")
+        elif self.says is not None:
+            _say(request, 200, self.says)
         elif self.standby:
             _refuse(request, 403, "StandbyException", "Operation category WRITE is not supported in state standby")
         elif op in ("CREATE", "OPEN") and "datanode" not in query:
@@ -89,7 +93,8 @@ class Hdfs:
                 _refuse(request, 404, "FileNotFoundException", f"File {path} not found.")
                 return
             request.send_response(307)
-            request.send_header("Location", f"http://{self.address}{request.path}&datanode=true")
+            there = self.redirects_to or f"http://{self.address}{request.path}&datanode=true"
+            request.send_header("Location", there)
             request.send_header("Content-Length", "0")
             request.end_headers()
         elif op == "CREATE":
