@@ -89,8 +89,8 @@ def check_node(context: click.Context) -> None:
     """This node for a monitoring system: exit 0 ok, 1 warning, 2 critical, 3 unknown; performance data; --timeout [10].
 
     \b
-    warning   drained, late jobs, unknown or stuck runs, lost nodes, a weaker ledger, no bus
-    critical  no answer, not ready, an alarm, the ledger or all other nodes away
+    warning   drained, no jobs, late jobs, unknown or stuck runs, lost nodes, a weaker ledger, no bus
+    critical  no answer, not ready, starts nothing, disk full, an alarm, the ledger or all other nodes away
     """
     from coordd.cli.show.verdict import CRITICAL, UNKNOWN, Verdict, judged
 

@@ -239,7 +239,7 @@ METHODS: dict[str, Shape] = {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
              "jobs", "triggers", "budget", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired",
-             "counts", "checks", "uptime_s", "clock_skew_s", "stands_aside", "ready"),
+             "counts", "checks", "uptime_s", "clock_skew_s", "stands_aside", "ready", "disk"),
             SHOW,
         ),
         "bus": SHOW,  # url, state and counters; the url has no password

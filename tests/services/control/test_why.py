@@ -367,6 +367,36 @@ def test_nodes_with_other_jobs_are_named() -> None:
     assert "hears nobody" in doctor.node_checks(known)[0]["text"]
 
 
+def test_a_node_that_cannot_write_fails_with_each_cause_whatever_else_keeps_it_from_starting_runs() -> None:
+    node = Lone(job("j")).ready().node
+    assert states(doctor.impaired_checks(node)) == {"impaired": "ok"}
+    node.runtime_failed("its runtime directory /run/coordd cannot be written: Permission denied")
+    node.ctx.braked, node.ctx.state = "another ledger", "draining"
+    (told,) = doctor.impaired_checks(node)
+    assert (told["check"], told["state"]) == ("impaired", "fail")
+    assert told["text"] == (
+        "this node starts nothing itself: its runtime directory /run/coordd cannot be written: Permission denied"
+    )
+    node.impaired("its journal cannot be written: No space left on device")
+    assert [one["state"] for one in doctor.impaired_checks(node)] == ["fail", "fail"]
+
+
+def test_a_node_that_stands_aside_is_a_warning() -> None:
+    node = Lone(job("j")).ready().node
+    node.ctx.aside = "3 runs failed here"
+    assert states(doctor.impaired_checks(node)) == {"stands aside": "warn"}
+
+
+def test_a_job_whose_program_is_absent_here_is_a_warning_and_one_that_may_not_run_fails() -> None:
+    said = doctor.job_checks({"a", "b", "c"}, {"bad": ["no argv"], "a": ["a remark"]}, {"c": "root forbids it"}, {
+        "b": "/opt/x is not on this machine", "c": "root forbids it",
+    })  # fmt: skip
+    assert states(said) == {
+        "job a": "warn", "job b": "warn", "job bad": "fail", "job c": "fail", "jobs loaded": "ok",
+    }  # fmt: skip
+    assert said[1]["advice"] == "the job is fine: mend it on this node; others start it"
+
+
 def test_an_open_breaker_says_why_and_until_when() -> None:
     bus, ledger = Breaker("bus"), Breaker("ledger")
     assert states(doctor.breaker_checks((bus, ledger), 0.0)) == {"breakers": "ok"}
