@@ -153,8 +153,9 @@ def _runtime(row: Mapping[str, Any], now: float) -> str:
     started, ended = instant(row.get("started_at")), instant(row.get("ended_at"))
     if row.get("runtime_s") is not None:
         return duration(row["runtime_s"])
-    if started is None:
-        return ""
+    resolved = row.get("exit_code") is None and str(row.get("reason") or "").startswith("resolved as ")
+    if started is None or resolved or row.get("state") == "unknown":
+        return ""  # nobody knows when its program ended
     return duration(ended - started) if ended else f"{duration(max(0.0, now - started))} …"
 
 

@@ -205,13 +205,7 @@ class RunMethods(ExecGuardMethods):
         if answer.word == RECOVERING:
             raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
         if answer.word == EXISTS:
-            _, _, who = answer.by.rpartition("replayed by ")
-            raise RefusedError(
-                f"{letter_id(row.run, attempt)} was replayed before by {who or 'somebody'}, as attempt {attempt + 1}; "
-                f"{row.run} is {answer.state} now",
-                kind="finished",
-                hint=f"coordctl run show '{row.run}'",
-            )
+            raise _replayed_before(row.run, attempt, answer)
         if answer.word == OK:
             self._driver.feed(self._driver.node.look_again)
         return answer, follow
@@ -323,6 +317,18 @@ def _not_over(row: Row, state: str) -> RefusedError:
         return RefusedError(f"{row.run} is revoked: a person has forbidden it", kind="finished", hint=hint)
     hint = f"coordctl run resolve '{row.run}' --as relaunch" if state == UNKNOWN else f"coordctl why '{row.run}'"
     return RefusedError(f"{row.run} is {state}: it has not ended", kind="finished", hint=hint)
+
+
+def _replayed_before(run: str, attempt: AttemptNumber, answer: Answer) -> RefusedError:
+    """The refusal to replay an attempt after which there is another one."""
+    _, replayed, who = answer.by.rpartition("replayed by ")
+    letter, next_one = letter_id(run, attempt), f"attempt {attempt + 1}"
+    if replayed:
+        why = f"was replayed before by {who.removesuffix(' (run rerun)') or 'somebody'}, as {next_one}"
+    else:
+        why = f"is not a dead letter: {next_one} was its retry"
+    hint = f"coordctl run show '{run}'"
+    return RefusedError(f"{letter} {why}; {run} is {answer.state} now", kind="finished", hint=hint)
 
 
 def _no_letter(run: str, state: str) -> RefusedError:
