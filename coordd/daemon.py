@@ -422,7 +422,7 @@ class Daemon:
 
     # ---- configuration
 
-    def reload(self) -> dict[str, Any]:
+    def reload(self, no_jobs: bool = False) -> dict[str, Any]:
         """Reload everything or nothing: if one file is invalid, everything stays as it was, and the problem is
         reported.
 
@@ -431,7 +431,7 @@ class Daemon:
         """
         self.notifier.notify("RELOADING=1")
         try:
-            result = self._reload()
+            result = self._reload(no_jobs)
         except CoorddError as exc:
             log.error("config.not_reloaded", reason=str(exc))
             self.notifier.notify("READY=1", f"STATUS=reload refused, the old configuration stays: {exc}")
@@ -440,11 +440,11 @@ class Daemon:
         log.info("config.reloaded", **result)
         return result
 
-    def _reload(self) -> dict[str, Any]:
+    def _reload(self, no_jobs: bool) -> dict[str, Any]:
         config = load(self._config_path, os.environ)
         fixed = needs_restart(self._at_start, config)
         config = restarted_with(self._at_start, config)
-        jobs = self.source.reload(config)
+        jobs = self.source.reload(config, no_jobs=no_jobs)
         self.connections.use(config.cluster)
         before, self.config = self.jobs.jobs, config
         self.source.taken(config, jobs)

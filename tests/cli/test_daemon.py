@@ -376,7 +376,7 @@ def test_reload_is_all_or_nothing(node: Node) -> None:
     write_job(node.directory, "more", HELLO)
     assert "added: more" in node.ctl("reload").stdout
     write_job(node.directory, "more", "schedule = 3\n" + HELLO)
-    refused = node.ctl("reload", code=78)
+    refused = node.ctl("reload", code=65)
     assert "more.toml" in refused.stderr
     assert node.json("job", "show", "more")["enabled"]  # as it was
 

@@ -83,7 +83,7 @@ class Methods(CheckMethods):
         started_at: float,
         log_dir: str,
         job_problems: Callable[[], dict[str, list[str]]],
-        reload: Callable[[], Any],
+        reload: Callable[[bool], Any],
         argv: Callable[[Job, dict[str, str]], list[str]],
         doctor: Callable[[], list[dict[str, str]]],
         audit: Callable[[float, int], dict[str, Any]],
@@ -229,7 +229,7 @@ class Methods(CheckMethods):
         return objects.nodes_view(node, len(node.pursuits.running), boottime())
 
     async def reload(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        result: dict[str, Any] = self._reload()
+        result: dict[str, Any] = self._reload(take(params, "no_jobs", bool, False))
         return result
 
     async def doctor(self, params: dict[str, Any], caller: Caller) -> list[dict[str, str]]:

@@ -50,3 +50,19 @@ def test_the_help_of_reload_says_what_is_refused(ctl: Callable[..., Result]) -> 
     text = " ".join(ctl("reload", "--help").stdout.split())
     assert "Refused for a wrong configuration or a wrong file of a job that is loaded: then nothing changes" in text
     assert "A wrong new file only disables its own job" in text
+
+
+def test_another_node_that_has_not_heard_of_its_drain_or_its_end_yet(
+    ctl: Callable[..., Result], daemon: FakeDaemon
+) -> None:
+    daemon.answers["node.drain"] = {"node": "b", "state": "ready", "active": 0, "self": False}
+    daemon.answers["node.resume"] = {"node": "b", "state": "draining", "active": 0, "self": False}
+    done = ctl("node", "drain", "b")
+    assert done.stdout == "b is granted nothing from now on; 0 of its runs continue\n"
+    assert "b still says ready: it hears of its drain within seconds" in done.stderr
+    done = ctl("node", "resume", "b")
+    assert done.stdout == "b may take runs again\n"
+    assert "b still says draining: it hears that its drain is over within seconds" in done.stderr
+    daemon.answers["node.resume"] = {"node": "b", "state": "ready", "active": 0, "self": False}
+    done = ctl("node", "resume", "b")
+    assert (done.stdout, done.stderr) == ("b is ready\n", "")
