@@ -26,6 +26,7 @@ from coordd.cli.show.phrases import (
     rounded,
     rules_text,
     size,
+    tail_of,
 )
 
 # A table for a program need not fit into a terminal.
@@ -489,7 +490,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
     if run.get("attempts"):
         inside += [Text(), table(ATTEMPTS, run["attempts"], now=now)]
     if run.get("log_tail"):
-        inside += [Text(), Text("the last lines of its log", style="dim")]
+        inside += [Text(), Text(tail_of(run.get("log_tail_of")), style="dim")]
         inside += [Text(plain(line)) for line in run["log_tail"]]
     show(panel(title, *inside))
 

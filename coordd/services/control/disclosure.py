@@ -143,6 +143,7 @@ _RUN_SHOWN: dict[str, Shape] = {
     "members": SHOW,
     "timeline": [_STEP],
     "log_tail": DROP,
+    "log_tail_of": DROP,
 }
 _LETTER: dict[str, Shape] = {
     **dict.fromkeys(("id", "kind", "at", "attempts", "job", "run", "state", "exit_code", "node"), SHOW),

@@ -93,7 +93,9 @@ class RunMethods(ExecGuardMethods):
         if self.progress is not None:
             shown["progress"], shown["no_progress"] = await self.progress.of(run, row.node, row.state)
         if caller.role > VIEWER:  # they may read logs
-            shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
+            failed = self._newest_failed(attempts)
+            shown["log_tail"] = [] if failed is None else await trio.to_thread.run_sync(self._log_tail, run, failed)
+            shown["log_tail_of"] = failed if shown["log_tail"] else None
         return shown
 
     async def _group_shown(self, run: str, members: Sequence[Row], total: int, caller: Caller) -> dict[str, Any]:
@@ -117,10 +119,15 @@ class RunMethods(ExecGuardMethods):
         again = {run for run, mark in marks.items() if run not in rows or lineal.reruns(rows[run]) != mark}
         return lineal.shown(named, rows, again)
 
-    def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
-        """The last lines of the newest failed attempt, if its log is on this node."""
-        failed = [row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)]
-        path = find_log(self._log_dir, run, max(failed), earlier=False) if failed else ""
+    def _newest_failed(self, attempts: Sequence[AttemptRow]) -> int | None:
+        return max(
+            (row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)),
+            default=None,
+        )
+
+    def _log_tail(self, run: str, attempt: int) -> list[str]:
+        """The last lines of an attempt's log, if it is on this node."""
+        path = find_log(self._log_dir, run, attempt, earlier=False)
         return tail_lines(path) if path else []
 
     async def _row(self, run: str) -> Row:
