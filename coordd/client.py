@@ -348,8 +348,8 @@ class Methods:
         raise NotImplementedError
 
     @_method("reload")
-    def reload(self) -> dict[str, Any]:
-        """Read the configuration and the job files again."""
+    def reload(self, no_jobs: bool | None = None) -> dict[str, Any]:
+        """Read the configuration and the job files again. ``no_jobs``: all jobs go, where no job file is left."""
         raise NotImplementedError
 
     @_method("ledger.status")

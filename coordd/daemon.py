@@ -46,8 +46,7 @@ from coordd.core.wire.windows import Windows
 from coordd.errors import CoorddError, UnavailableError
 from coordd.launching import LaunchBuilder, make_outlets
 from coordd.services.audit import Audit, audit_view
-from coordd.services.control import disclosure
-from coordd.services.control.doctor import FAIL, OK, WARN, audit_check, bus_check, check, opened_checks, room_checks
+from coordd.services.control import disclosure, doctor
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.control.server import ControlServer
 from coordd.services.driver import Driver, Keeper
@@ -66,9 +65,6 @@ log = structlog.get_logger("daemon")
 
 # How many bytes of the journal's end are read at a start: about as many attempts as a witness remembers.
 RECALLED_BYTES_MAX = 4 * 1024 * 1024
-
-# Below this (MiB) `doctor` reports too little room.
-DISK_FREE_MB = 200
 
 # A start takes up to this long (seconds) after its boot steps.
 START_S = 60.0
@@ -426,7 +422,7 @@ class Daemon:
 
     # ---- configuration
 
-    def reload(self) -> dict[str, Any]:
+    def reload(self, no_jobs: bool = False) -> dict[str, Any]:
         """Reload everything or nothing: if one file is invalid, everything stays as it was, and the problem is
         reported.
 
@@ -435,7 +431,7 @@ class Daemon:
         """
         self.notifier.notify("RELOADING=1")
         try:
-            result = self._reload()
+            result = self._reload(no_jobs)
         except CoorddError as exc:
             log.error("config.not_reloaded", reason=str(exc))
             self.notifier.notify("READY=1", f"STATUS=reload refused, the old configuration stays: {exc}")
@@ -444,11 +440,11 @@ class Daemon:
         log.info("config.reloaded", **result)
         return result
 
-    def _reload(self) -> dict[str, Any]:
+    def _reload(self, no_jobs: bool) -> dict[str, Any]:
         config = load(self._config_path, os.environ)
         fixed = needs_restart(self._at_start, config)
         config = restarted_with(self._at_start, config)
-        jobs = self.source.reload(config)
+        jobs = self.source.reload(config, no_jobs=no_jobs)
         self.connections.use(config.cluster)
         before, self.config = self.jobs.jobs, config
         self.source.taken(config, jobs)
@@ -538,23 +534,21 @@ class Daemon:
     def _doctor(self) -> list[dict[str, str]]:
         """Runs in a thread: the checks that a person would make first."""
         uid = os.getuid()
-        checks = [check("runs as", OK if uid else WARN, f"uid {uid}", "run it as a separate user")]
+        checks = [doctor.check("runs as", doctor.OK if uid else doctor.WARN, f"uid {uid}", "run it as a separate user")]
         node = self.config.node
-        checks += [*room_checks(node.state_dir, DISK_FREE_MB), *self.source.checks()]
-        checks += opened_checks(self.connections.open_ledger)
-        checks.append(bus_check(self.bus))
-        checks.append(audit_check(lambda: self._check_audit(math.inf, 1).breaks))
+        checks += [*doctor.room_checks(node.state_dir), *self.source.checks()]
+        checks += doctor.opened_checks(self.connections.open_ledger)
+        checks.append(doctor.bus_check(self.bus))
+        checks.append(doctor.audit_check(lambda: self._check_audit(math.inf, 1).breaks))
         warm = self._launcher.warm
         if warm is not None:
             text = f"not used now: {warm.problem}" if warm.problem else f"a warm parent, pid {warm.pid}"
-            checks.append(check("fast start", WARN if warm.problem else OK, text, "attempts start slower meanwhile"))
+            state = doctor.WARN if warm.problem else doctor.OK
+            checks.append(doctor.check("fast start", state, text, "attempts start slower meanwhile"))
         usable, text = probe_units(node.units)
-        checks.append(check("units", OK if usable else WARN, text, "see docs/runbook.md: a unit for a run"))
+        checks.append(
+            doctor.check("units", doctor.OK if usable else doctor.WARN, text, "see docs/runbook.md: a unit for a run")
+        )
         checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks()]
-        loaded = self.jobs.jobs
-        problems = {name: (WARN if name in loaded else FAIL, said[0]) for name, said in self._problems().items()}
-        problems |= {name: (FAIL, text) for name, text in self.builder.problems().items()}
-        for name, (state, text) in sorted(problems.items()):
-            checks.append(check(f"job {name}", state, text, "correct it, then coordctl reload"))
-        checks.append(check("jobs loaded", OK if loaded else WARN, f"{len(loaded)} jobs", "add a job file"))
-        return checks
+        launch = self.builder
+        return checks + doctor.job_checks(self.jobs.jobs, self._problems(), launch.refused(), launch.problems())

@@ -440,6 +440,17 @@ class LaunchBuilder:
                 found[name] = problem
         return found
 
+    def refused(self) -> dict[str, str]:
+        """Why this node may not run some of its jobs in a unit: root forbids it, or there are no units. Not of jobs
+        whose tags leave them to other nodes.
+        """
+        units, tags = Units(self.config.node.units), set(self.config.node.tags)
+        return {
+            name: problem
+            for name, job in self._node.jobs.items()
+            if set(job.tags) <= tags and (problem := units.problem(job))
+        }
+
     def _problem(self, job: Job) -> str:
         if isinstance(job.launch, Command):
             return command_problem(job.launch, job.run_as, self._defaults())

@@ -213,17 +213,25 @@ def _environment(
     defaults: SparkDefaults, launch: SparkSubmit | Command, environ: Mapping[str, str], run_as: str
 ) -> dict[str, str]:
     """A clean environment: a few variables of the daemon, then the site's file, its table, the job's."""
-    try:
-        user = pwd.getpwnam(run_as) if run_as else pwd.getpwuid(os.getuid())
-    except KeyError:
-        raise UnavailableError(f'run_as: there is no user "{run_as}" on this machine') from None
-    env = {"PATH": DEFAULT_PATH, "HOME": user.pw_dir, "USER": user.pw_name, "LANG": "C.UTF-8"}
+    home, user = _home_and_user(run_as)
+    env = {"PATH": DEFAULT_PATH, "HOME": home, "USER": user, "LANG": "C.UTF-8"}
     env.update({name: environ[name] for name in PASSED_ON if environ.get(name) and not (run_as and name in OF_USER)})
     if defaults.env_file:
         env.update(read_env_file(defaults.env_file))
     env.update(defaults.env)
     env.update(launch.env)
     return env
+
+
+def _home_and_user(run_as: str) -> tuple[str, str]:
+    """The values of HOME and USER. In a container the daemon's own uid often has no entry in the list of users."""
+    try:
+        user = pwd.getpwnam(run_as) if run_as else pwd.getpwuid(os.getuid())
+    except KeyError:
+        if run_as:
+            raise UnavailableError(f'run_as: there is no user "{run_as}" on this machine') from None
+        return "/", str(os.getuid())
+    return user.pw_dir, user.pw_name
 
 
 def read_env_file(path: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from coordd.cli.jobs import complete_jobs, complete_runs
-from coordd.cli.options import EXIT_FAILED, Group, asked, say
+from coordd.cli.options import EXIT_FAILED, Command, Group, asked, say
 from coordd.cli.runs import tell_again
 from coordd.core.visible import visible
 
@@ -68,7 +68,7 @@ def letters(job: str | None, limit: int) -> None:
     asked().show(asked().call("deadletter.list", job=job, limit=limit), draw)
 
 
-@click.command()
+@click.command(cls=Command)
 def orphans() -> None:
     """Applications on the cluster that no live run knows, and runs whose application is gone (exit code 1)."""
     found = asked().call("orphans")

@@ -85,8 +85,8 @@ def check_node(context: click.Context) -> None:
     """This node for a monitoring system: exit 0 ok, 1 warning, 2 critical, 3 unknown; performance data; --timeout [10].
 
     \b
-    warning   drained, late jobs, unknown or stuck runs, lost nodes, a weaker ledger, no bus
-    critical  no answer, not ready, an alarm, the ledger or all other nodes away
+    warning   drained, no jobs, late jobs, unknown or stuck runs, lost nodes, a weaker ledger, no bus
+    critical  no answer, not ready, starts nothing, disk full, an alarm, the ledger or all other nodes away
     """
     from coordd.cli.show.verdict import CRITICAL, UNKNOWN, Verdict, judged
 
@@ -169,23 +169,24 @@ def doctor(context: click.Context) -> None:
 @program.command("reload")
 @click.option("--drain", is_flag=True, help="First take no new runs, and wait until those of this node have ended.")
 @click.option("--timeout", metavar="DURATION", callback=seconds, help="With --drain: exit 124 after waiting this long.")
-def reload(drain: bool, timeout: float | None) -> None:
+@click.option("--no-jobs", is_flag=True, help="Although no job file is left: all jobs of this node go.")
+def reload(drain: bool, timeout: float | None, no_jobs: bool) -> None:
     """Read configuration and job files again.
 
     Refused for a wrong configuration or a wrong file of a job that is loaded: then nothing changes. A wrong new file
-    only disables its own job.
+    only disables its own job. Refused too where no job file is left, unless --no-jobs says that this is meant.
     """
     if timeout is not None and not drain:
         raise click.UsageError("--timeout says how long to wait for --drain: give both, or none")
     if not drain or asked().call("status").get("drained"):  # a drain of somebody else stays
         if drain:
             drained({"node": "this node"}, timeout)
-        _reload()
+        _reload(no_jobs)
         return
     answer = asked().call("node.drain", note="reload --drain")
     try:
         drained(answer, timeout)
-        _reload()
+        _reload(no_jobs)
     finally:
         hold = asked().call("status").get("drained") or {}
         if hold and (hold.get("note"), hold.get("by")) != (answer.get("note"), answer.get("by")):
@@ -194,7 +195,7 @@ def reload(drain: bool, timeout: float | None) -> None:
             asked().call("node.resume")
 
 
-def _reload() -> None:
+def _reload(no_jobs: bool) -> None:
 
     def draw(said: Any) -> None:
         changes = [f"{word}: {', '.join(said[word])}" for word in ("added", "removed", "changed") if said.get(word)]
@@ -204,7 +205,7 @@ def _reload() -> None:
         if said.get("needs_restart"):
             say(f"needs a restart of the daemon: {', '.join(said['needs_restart'])}")
 
-    asked().show(asked().call("reload"), draw)
+    asked().show(asked().call("reload", no_jobs=no_jobs or None), draw)
 
 
 @program.command("call")

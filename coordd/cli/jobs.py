@@ -135,10 +135,15 @@ def node_drain(name: str, until: float | None, note: str | None, wait: bool, tim
     if wait and (answer.get("active") or not here):
         answer = drained(answer, timeout)
     elif not here and answer["state"] != "draining":
-        say(f"{answer['node']} is granted nothing from now on, and says so itself within seconds")
+        say(f"{answer['node']} still says {answer['state']}: it hears of its drain within seconds")
+    drains = here or wait or answer["state"] == "draining"
     asked().show(
         answer,
-        lambda said: _held(said, f"{said['node']} is {said['state']}", f"; {said['active']} of its runs continue"),
+        lambda said: _held(
+            said,
+            f"{said['node']} is {said['state']}" if drains else f"{said['node']} is granted nothing from now on",
+            f"; {said['active']} of its runs continue",
+        ),
     )
 
 
@@ -179,7 +184,11 @@ def drained(answer: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
 def node_resume(name: str) -> None:
     """Let a node take runs again after a drain; any node can be asked."""
     answer = asked().call("node.resume", node=name)
-    asked().show(answer, lambda said: click.echo(f"{said['node']} is {said['state']}"))
+    resumed = not answer.get("self", True) and answer["state"] == "draining"
+    if resumed:
+        say(f"{answer['node']} still says {answer['state']}: it hears that its drain is over within seconds")
+    told = "may take runs again" if resumed else f"is {answer['state']}"
+    asked().show(answer, lambda said: click.echo(f"{said['node']} {told}"))
 
 
 # ---- jobs

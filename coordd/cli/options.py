@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
@@ -243,16 +245,29 @@ class Group(click.Group):
             raise
 
 
+# What writing to a standard output fails with: its disk is full or broken, or it is closed.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
 def main(program: click.Group, name: str) -> NoReturn:
     """Run a command line to its exit code, without a traceback on Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not cause an error
     try:
-        code = program.main(prog_name=name, standalone_mode=False)
+        try:
+            code = program.main(prog_name=name, standalone_mode=False)
+        finally:
+            sys.stdout.flush()  # here its error can be told; at the interpreter's end it is a traceback
     except click.ClickException as exc:
         exc.show()
         code = exc.exit_code
     except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
+    except OSError as exc:
+        if exc.filename is not None or exc.errno not in UNWRITABLE:
+            raise
+        say(f"{name}: the output cannot be written: {exc.strerror}")
+        code = EXIT_FAILED
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left of it would be tried again at the end
     sys.exit(code if isinstance(code, int) else 0)

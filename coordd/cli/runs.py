@@ -254,11 +254,17 @@ def _output(text: str) -> str:
 @click.argument("ident", metavar="ID|JOB", shell_complete=complete_runs)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until the run ends.")
 @click.option("--attempt", type=click.IntRange(0), help="The number of the attempt [default: the last].")
-@click.option("--bytes", "limit", type=click.IntRange(1), help="At most this many bytes, from the end.")
+@click.option(
+    "--bytes",
+    "limit",
+    type=click.IntRange(1),
+    help="At most this many bytes, from the end [default: 262144; without -f at most 786432].",
+)
 def run_logs(ident: str, follow: bool, attempt: int | None, limit: int | None) -> None:
     """The output of an attempt, from the node that ran it, which may be another one. For a job: its newest run.
 
-    With --follow through takeovers and retries, from the beginning or the last --bytes.
+    Without --follow whole lines from its end, and a note if the log is longer. With --follow through takeovers and
+    retries, from the beginning or the last --bytes.
     """
     ask = asked()
     if "@" not in ident and "#" not in ident:
@@ -270,6 +276,9 @@ def run_logs(ident: str, follow: bool, attempt: int | None, limit: int | None) -
     answer = ask.call("run.logs", id=ident, attempt=attempt, bytes=limit)
     if ask.output == TABLE:
         _says_where(ident, answer)
+        if answer.get("cut"):
+            size = len(answer["text"].encode())
+            say(f"the log is longer: these are its last {size} bytes; all of it: coordctl run logs -f '{ident}'")
     ask.show(answer, lambda said: click.echo(_output(said["text"]), nl=False))
 
 

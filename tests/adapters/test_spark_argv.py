@@ -13,6 +13,7 @@ from coordd.adapters.spark import (
     ProgramSpec,
     SparkDefaults,
     build,
+    command_problem,
     find_java,
     find_submit,
     pip_spark_home,
@@ -141,6 +142,17 @@ def test_a_driver_on_standalone_has_its_marks_in_a_property_and_no_nonce(environ
     assert conf["spark.coordd.mark"].split(".")[2:] == ["1", "1700000000000001"]
     assert conf["spark.standalone.submit.waitAppCompletion"] == "false"
     assert "spark.coordd.token.nonce" not in conf, "it would be in the driver's command line"
+
+
+def test_a_daemon_whose_uid_no_list_of_users_has_starts_programs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 4242424)
+    job = Job(name="nightly", digest="d", launch=Command(("true",)))
+    env = build(job, Command(("true",)), SparkDefaults(), FACTS, {}).env
+    assert (env["HOME"], env["USER"]) == ("/", "4242424")
+    env = build(job, Command(("true",)), SparkDefaults(), FACTS, {"HOME": "/data", "USER": "etl"}).env
+    assert (env["HOME"], env["USER"]) == ("/data", "etl")
+    assert command_problem(Command(("true",)), "", SparkDefaults(), {}) == ""
+    assert command_problem(Command(("true",)), "nosuchuser", SparkDefaults(), {}).startswith("run_as: there is no user")
 
 
 def test_the_environment_is_built_from_empty(environ: dict[str, str]) -> None:

@@ -165,7 +165,7 @@ def test_a_run_is_replayed_with_its_children(node: Node) -> None:
     shown = node.json("run", "show", "follower#x")
     assert (shown["attempt"], shown["parents"], shown["rerun_of"]) == (1, ["fragile#x"], "fragile#x/1")
     assert "root ran fragile#x/1 again, with its children" in node.ctl("why", "follower#x").stdout
-    assert "runs once more after follower#x" in node.ctl("why", "follower-of-it#x").stdout
+    assert "It has run once more after follower#x" in node.ctl("why", "follower-of-it#x").stdout
     done = [record for record in node.json("audit")["records"] if record["method"] == "deadletter.replay"]
     assert "then follower#x, follower-of-it#x" in str(done)
 
@@ -186,7 +186,7 @@ def test_a_run_that_succeeded_is_run_again_with_its_children_and_without(node: N
     node.wait_until(lambda: node.json("run", "show", "calm#x")["state"] == "success")
     shown = node.json("run", "show", "calm#x")
     assert (shown["attempt"], shown["rerun_of"]) == (1, "calm#x/0")
-    assert "It runs once more: root ran calm#x/0 again." in node.ctl("why", "calm#x").stdout
+    assert "It has run once more: root ran calm#x/0 again." in node.ctl("why", "calm#x").stdout
 
     told = node.ctl("run", "rerun", "calm#x", "--with-children").stdout
     assert told.splitlines() == ["calm#x is tried again: attempt 2", "then after-calm#x"]

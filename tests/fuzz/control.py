@@ -148,7 +148,7 @@ class World:
             started_at=0.0,
             log_dir=root,
             job_problems=lambda: {"bad": ["bad.toml: it is not TOML"]},
-            reload=lambda: {"jobs": 3},
+            reload=lambda _no_jobs: {"jobs": 3},
             argv=builder.argv,
             doctor=list,
             audit=lambda _since, _limit: {"records": [], "chain": {}},

@@ -58,7 +58,7 @@ PAUSE_MIN_S = 0.001
 PAUSE_MAX_S = 0.020
 
 # By SQLite's primary result code: what happened, and what to do.
-_DAMAGED = "damaged, or not a database; nothing is launched from it: restore a backup, or move it away"
+_DAMAGED = "damaged, or not a database; nothing is launched from it: restore a backup as docs/runbook.md says"
 _LOCKED = "locked by another process (a backup tool?); `fuser` shows which"
 _MEANING = {
     sqlite3.SQLITE_BUSY: _LOCKED,
@@ -446,8 +446,8 @@ class SqliteLedger:
         try:
             if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
                 raise ConfigError(
-                    f"ledger {self.path}: empty, or another program's database; name another file, restore a backup,"
-                    " or move it away"
+                    f"ledger {self.path}: empty, or another program's database; nothing is launched from it:"
+                    " correct its path, or restore a backup as docs/runbook.md says"
                 )
             db.execute("PRAGMA synchronous = FULL")  # an answer is on the disk before it is returned
             db.execute("PRAGMA foreign_keys = OFF")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import http.client
 import json
+import os
 import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -39,6 +40,14 @@ COMPLAINT_LENGTH = 200
 UNREADABLE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
+def _user() -> str:
+    """The daemon's user; a number if no list of users has it, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 class WebHdfsStore:
     """ports.RemoteStore."""
 
@@ -50,7 +59,7 @@ class WebHdfsStore:
         self._hosts = parts.netloc.split(",")
         self._root = parts.path.rstrip("/")
         said = dict(parse_qsl(parts.query))
-        self._user = said.get("user.name") or getpass.getuser()
+        self._user = said.get("user.name") or _user()
 
     def put(self, name: str, paths: Sequence[str], timeout_s: float) -> int:
         """CREATE, write, and rename."""

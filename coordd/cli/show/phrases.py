@@ -141,3 +141,8 @@ def plain(value: Any) -> str:
 def safe(text: str) -> str:
     """A text that is safe on a terminal: control characters are escaped."""
     return visible(text, lines=True)
+
+
+def tail_of(attempt: int | None) -> str:
+    """What the last lines of a log are headed with. None: an older daemon does not tell the attempt."""
+    return "the last lines of its log" if attempt is None else f"the last lines of the log of attempt {attempt}"

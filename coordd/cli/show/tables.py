@@ -26,6 +26,7 @@ from coordd.cli.show.phrases import (
     rounded,
     rules_text,
     size,
+    tail_of,
 )
 
 # A table for a program need not fit into a terminal.
@@ -153,8 +154,9 @@ def _runtime(row: Mapping[str, Any], now: float) -> str:
     started, ended = instant(row.get("started_at")), instant(row.get("ended_at"))
     if row.get("runtime_s") is not None:
         return duration(row["runtime_s"])
-    if started is None:
-        return ""
+    resolved = row.get("exit_code") is None and str(row.get("reason") or "").startswith("resolved as ")
+    if started is None or resolved or row.get("state") == "unknown":
+        return ""  # nobody knows when its program ended
     return duration(ended - started) if ended else f"{duration(max(0.0, now - started))} …"
 
 
@@ -488,7 +490,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
     if run.get("attempts"):
         inside += [Text(), table(ATTEMPTS, run["attempts"], now=now)]
     if run.get("log_tail"):
-        inside += [Text(), Text("the last lines of its log", style="dim")]
+        inside += [Text(), Text(tail_of(run.get("log_tail_of")), style="dim")]
         inside += [Text(plain(line)) for line in run["log_tail"]]
     show(panel(title, *inside))
 

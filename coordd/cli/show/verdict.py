@@ -42,6 +42,7 @@ def judged(status: dict[str, Any], weaker: Iterable[str], took_s: float) -> Verd
     critical, warning = _connections(status), []
     if status["alarms"]:
         critical.append(f"ALARM: {status['alarms'][0]}")
+    critical += _starts_nothing(status)
     if status["drained"] is not None or status["state"] == "draining":
         warning.append(f"drained{_by(status['drained'])}")
     elif status["state"] != "ready":
@@ -57,12 +58,15 @@ def judged(status: dict[str, Any], weaker: Iterable[str], took_s: float) -> Verd
         ("lost", [f"{members['lost']} of the nodes"] if members["lost"] else []),
         ("weaker ledger", list(weaker)),
         ("boot steps failed", [step["name"] for step in status.get("boot", ()) if step["state"] == "failed"]),
+        ("disabled jobs", status["jobs"]["disabled"]),
         ("bad checks", [f"{count} {state}" for state, count in _bad(status).items()]),
     ):
         if names:
             warning.append(f"{word}: {_names(names)}")
     if status["bus"]["state"] != "connected":
         warning.append(f"the bus is {status['bus']['state']}")
+    if not status["jobs"]["enabled"] and not status["jobs"].get("held"):
+        warning.append("no job is loaded")
     alive, active = members["alive"], runs["active"]
     fine = f"{status['state']}, {_count(alive, 'node')} alive, {_count(active, 'run')} active"
     code = CRITICAL if critical else WARNING if warning else OK
@@ -77,6 +81,17 @@ def _connections(status: dict[str, Any]) -> list[str]:
         found.append(f"the ledger is {ledger['state']}" + (f": {ledger['error']}" if ledger["error"] else ""))
     if status["isolated"] or (members["alive"] == 1 and members["suspect"] + members["lost"] > 0):
         found.append("it hears none of the other nodes")
+    return found
+
+
+def _starts_nothing(status: dict[str, Any]) -> list[str]:
+    """What keeps this node from starting runs, drained or not, until somebody mends it."""
+    causes = [cause for cause in (status["ledger"].get("not_used"), status.get("impaired")) if cause]
+    found = [f"it starts nothing: {'; '.join(causes)}"] if causes else []
+    disk = status.get("disk") or {}  # an older daemon does not tell
+    free_mb = disk.get("free_mb")
+    if free_mb is not None and free_mb <= disk["least_mb"]:
+        found.append(f"the disk of its state directory has {free_mb} MiB free")
     return found
 
 

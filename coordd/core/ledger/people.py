@@ -95,6 +95,7 @@ class People(Life):
         if row is None or row.state != UNKNOWN:
             return Answer(FINISHED, state=row.state if row else "")
         why = f"resolved as {said.outcome} by {said.by}"
+        why += f"; its own end is not known, because {row.reason}" if row.reason else ""
         if said.outcome == "relaunch":
             row.cancel = 0  # the last request counts
             self._again(store, row, LOST, 0.0, why, now)
@@ -119,7 +120,8 @@ class People(Life):
             return Answer(EXISTS, state=row.state, by=past.reason if past is not None else "", attempt=row.attempt)
         if row is None or row.attempt != said.attempt or not (is_over(row) if said.whole else is_dead_letter(row)):
             return Answer(FINISHED, state=row.state if row is not None else "")
-        row.reason = f"{row.reason}; replayed by {said.by}" if row.reason else f"replayed by {said.by}"
+        by = f"{said.by} (run rerun)" if said.whole else said.by
+        row.reason = f"{row.reason}; replayed by {by}" if row.reason else f"replayed by {by}"
         self._record(store, row)
         row.digest = said.digest
         row.policy = said.policy

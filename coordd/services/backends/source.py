@@ -16,7 +16,7 @@ import trio
 from coordd.config import tables
 from coordd.config.jobfile import JobSet, load_jobs
 from coordd.config.sections import Config
-from coordd.errors import ConfigError, UnavailableError
+from coordd.errors import ConfigError, JobFileError, UnavailableError
 from coordd.ports import Definitions, Kept
 from coordd.services.control.doctor import FAIL, OK, WARN, check
 from coordd.services.driver import Driver
@@ -58,18 +58,35 @@ class Source:
         self.jobs = self._read(self.config)
         return self.jobs
 
-    def reload(self, config: Config) -> JobSet:
-        """The definitions under a new configuration. The caller uses them, or raises too.
+    def reload(self, config: Config, *, no_jobs: bool = False) -> JobSet:
+        """The definitions under a new configuration. The caller uses them, or raises too. ``no_jobs``: a person wants
+        none, if none is left.
 
-        Raises ConfigError, and nothing has changed: a job that could be used before is spoilt, or everything is gone.
+        Raises JobFileError or ConfigError, and nothing has changed: a job that could be used before is spoilt, or
+        everything is gone.
         """
         jobs = self._read(config)
-        if self.jobs.jobs and not jobs.jobs and "" in jobs.problems:  # the directory itself: not mounted, or renamed
-            raise ConfigError(f"{jobs.problems[''][0]}; nothing was changed")
         problem = tables.spoilt(jobs, self.jobs)
         if problem:
-            raise ConfigError(f"{problem}; nothing was changed")
+            raise JobFileError(f"{problem}; nothing was changed")
+        if self.jobs.jobs and not jobs.jobs:
+            gone = self._gone(config, jobs, no_jobs=no_jobs)
+            if gone:
+                raise ConfigError(f"{gone}; nothing was changed")
         return jobs
+
+    def _gone(self, config: Config, jobs: JobSet, *, no_jobs: bool) -> str:
+        """Why this node does not give up all its jobs: their directory may not be mounted. "": it does."""
+        directory, count = config.node.jobs_dir, len(self.jobs.jobs)
+        if "" in jobs.problems:
+            problem = jobs.problems[""][0].message if os.path.isdir(directory) else "there is no such directory"
+            return f"{directory}: {problem}, and {count} jobs were loaded from it; mount or create it"
+        if no_jobs:
+            return ""
+        return (
+            f"{directory} has no job file, and {count} jobs were loaded from it: is it mounted? If all jobs are to go: "
+            "coordctl reload --no-jobs"
+        )
 
     def taken(self, config: Config, jobs: JobSet) -> None:
         """The caller of ``reload`` uses them now."""

@@ -143,6 +143,7 @@ _RUN_SHOWN: dict[str, Shape] = {
     "members": SHOW,
     "timeline": [_STEP],
     "log_tail": DROP,
+    "log_tail_of": DROP,
 }
 _LETTER: dict[str, Shape] = {
     **dict.fromkeys(("id", "kind", "at", "attempts", "job", "run", "state", "exit_code", "node"), SHOW),
@@ -239,7 +240,7 @@ METHODS: dict[str, Shape] = {
         **dict.fromkeys(
             ("node", "cluster", "state", "version", "pid", "incarnation", "clock", "members", "isolated", "runs",
              "jobs", "triggers", "budget", "late_jobs", "stale_jobs", "rules", "alarms", "breakers_open", "impaired",
-             "counts", "checks", "uptime_s", "clock_skew_s", "stands_aside", "ready"),
+             "counts", "checks", "uptime_s", "clock_skew_s", "stands_aside", "ready", "disk"),
             SHOW,
         ),
         "bus": SHOW,  # url, state and counters; the url has no password

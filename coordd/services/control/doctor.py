@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +47,9 @@ KEY_OLD_DAYS = 365
 # More names than this in one sentence do not help.
 NAMES_MAX = 5
 
+# Less free space (MiB) than this on the disk of the state directory is too little.
+DISK_FREE_MB = 200
+
 
 async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str) -> list[Check]:
     """The checks of a node among others."""
@@ -56,6 +59,7 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
     if not ledger_url.startswith("sqlite:"):  # a file ledger uses our own clock
         checks.append(await _skew_check(ledger))
     checks.append(identity_check(driver.node, ledger))
+    checks += impaired_checks(driver.node)
     checks.append(unread_check(driver.unread, driver.counts["malformed"]))
     checks.append(rules_check(driver.node))
     checks += alarm_checks(driver.node.alarms)
@@ -103,6 +107,21 @@ def identity_check(node: Shown, ledger: LedgerService) -> Check:
     same = sum(m.ledger == node.ledger for m in others)
     silent = f", {len(others) - same} unknown" if same < len(others) else ""
     return check(name, OK, f"{node.ledger or 'not known yet'}, used here and by {same} of {len(others)} others{silent}")
+
+
+def impaired_checks(node: Shown) -> list[Check]:
+    """Why this node starts nothing itself, though it answers; also while it would start nothing for another reason."""
+    journal, runtime = node.journal_failure, node.runtime_failure
+    see = "see docs/runbook.md: its {} cannot be written"
+    checks = [
+        check("impaired", FAIL, f"this node starts nothing itself: {why}", see.format(what))
+        for why, what in ((journal, "journal"), (runtime, "runtime directory"))
+        if why
+    ]
+    if node.aside:
+        text = f"this node leaves runs to other nodes: {node.aside}"
+        checks.append(check("stands aside", WARN, text, "see docs/runbook.md: a node leaves runs to other nodes"))
+    return checks or [check("impaired", OK, "journal and runtime directory can be written")]
 
 
 def rules_check(node: Node) -> Check:
@@ -194,16 +213,37 @@ def tls_checks(*listed: str) -> list[Check]:
     return [check("TLS", OK, "used, certificates are verified")]
 
 
-def room_checks(path: str, free_mb_min: int) -> list[Check]:
-    """Whether the state directory is there, and its disk has room."""
-    there = OK if os.path.isdir(path) else FAIL
+def free_mb(path: str) -> int:
+    """How much free space (MiB) the disk of this directory has. Blocking. Raises OSError."""
     stat = os.statvfs(path)
-    free_mb = stat.f_bavail * stat.f_frsize // 2**20
-    enough = OK if free_mb > free_mb_min else FAIL
+    return stat.f_bavail * stat.f_frsize // 2**20
+
+
+def room_checks(path: str) -> list[Check]:
+    """Whether the state directory is there, and its disk has room. Blocking. Raises OSError."""
+    there = OK if os.path.isdir(path) else FAIL
+    free = free_mb(path)
+    enough = OK if free > DISK_FREE_MB else FAIL
     return [
         check("state directory", there, path, f"create the directory {path}"),
-        check("disk", enough, f"{free_mb} MiB free", "free some space: journal and ledger need it"),
+        check("disk", enough, f"{free} MiB free", "free some space: journal and ledger need it"),
     ]
+
+
+def job_checks(
+    loaded: Collection[str], files: Mapping[str, Sequence[str]], refused: Mapping[str, str], absent: Mapping[str, str]
+) -> list[Check]:
+    """The jobs with a problem, and how many are loaded.
+
+    ``files``: job to what is wrong in its file; ``refused``: to why this node may not run it; ``absent``: to what this
+    node lacks for it. As in check-config, the last is a warning: the job itself is fine.
+    """
+    correct, mend = "correct it, then coordctl reload", "the job is fine: mend it on this node; others start it"
+    found = {name: (WARN if name in loaded else FAIL, said[0], correct) for name, said in files.items()}
+    found |= {name: (WARN, text, mend) for name, text in absent.items()}
+    found |= {name: (FAIL, text, "see docs/runbook.md: a unit for a run") for name, text in refused.items()}
+    checks = [check(f"job {name}", *found[name]) for name in sorted(found)]
+    return [*checks, check("jobs loaded", OK if loaded else WARN, f"{len(loaded)} jobs", "add a job file")]
 
 
 def audit_check(look: Callable[[], Sequence[Break]]) -> Check:

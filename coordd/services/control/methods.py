@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -82,7 +83,7 @@ class Methods(CheckMethods):
         started_at: float,
         log_dir: str,
         job_problems: Callable[[], dict[str, list[str]]],
-        reload: Callable[[], Any],
+        reload: Callable[[bool], Any],
         argv: Callable[[Job, dict[str, str]], list[str]],
         doctor: Callable[[], list[dict[str, str]]],
         audit: Callable[[float, int], dict[str, Any]],
@@ -103,6 +104,8 @@ class Methods(CheckMethods):
         self._lookups = Lookups()
         self._watches, self._shares = {}, RunShares()
         self._started_at = started_at
+        self._free_mb: int | None = None  # None: not known
+        self._disk_asked = False
         self._reload = reload
         self._argv = argv
         self._doctor = doctor
@@ -137,8 +140,28 @@ class Methods(CheckMethods):
 
     async def status(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         with trio.move_on_after(STATUS_WAITS_S):
+            await self._look_at_disk()
             await self._troubles.look()
         return self.status_now()
+
+    def _disk_and_uptime(self) -> dict[str, Any]:
+        disk = {"free_mb": self._free_mb, "least_mb": checkup.DISK_FREE_MB}
+        return {"disk": disk, "uptime_s": round(boottime() - self._started_at, 3)}
+
+    async def _look_at_disk(self) -> None:
+        """How much space the disk of the state directory has. A disk that hangs keeps one thread, not each caller."""
+
+        def look() -> None:
+            try:
+                self._free_mb = checkup.free_mb(os.path.dirname(self._log_dir))
+            except OSError:
+                self._free_mb = None
+            finally:
+                self._disk_asked = False
+
+        if not self._disk_asked:
+            self._disk_asked = True
+            await trio.to_thread.run_sync(look, abandon_on_cancel=True)
 
     def status_now(self) -> dict[str, Any]:
         """This node's present state."""
@@ -198,7 +221,7 @@ class Methods(CheckMethods):
             "clock_skew_s": round(node.skew_s(driver.now()), 3),
             "alarms": [alarm["text"] for alarm in node.alarms.standing.values()],
             "counts": dict(driver.counts),
-            "uptime_s": round(boottime() - self._started_at, 3),
+            **self._disk_and_uptime(),
         }
 
     async def node_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
@@ -206,7 +229,7 @@ class Methods(CheckMethods):
         return objects.nodes_view(node, len(node.pursuits.running), boottime())
 
     async def reload(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        result: dict[str, Any] = self._reload()
+        result: dict[str, Any] = self._reload(take(params, "no_jobs", bool, False))
         return result
 
     async def doctor(self, params: dict[str, Any], caller: Caller) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from coordd.core.jobs.after import parents_of, period_of, rerun_of
 from coordd.core.jobs.job import Job, iso
 from coordd.core.ledger.rerun.plan import Item, read
 from coordd.core.ledger.rows import OF_RERUN, Hold, Row, is_rerun
+from coordd.core.ledger.words import OPENED, REPEATED, RERUN, TERMINAL
 from coordd.core.node.following import Waiting
 
 # At most this many waiting runs of one job are named.
@@ -57,6 +58,15 @@ def reruns(row: Row) -> str | None:
     return (rerun_of(row.by)[0] or None) if isinstance(row.by, str) else None
 
 
+def registered_by(row: Row) -> str:
+    """Who asked for it first. "": nobody, or the row does not tell: of a run that was run once more, it names who asked
+    for that, and beside them the parents that have opened it.
+    """
+    if row.by.startswith(OPENED):
+        return row.by.partition(RERUN)[0]
+    return "" if row.by.startswith(REPEATED) else row.by
+
+
 def to_rerun(holds: Mapping[str, Hold]) -> dict[str, tuple[str, Hold, Item]]:
     """The runs and groups that the ledger's plans name, each with the run that a person ran once more."""
     found = {}
@@ -72,11 +82,12 @@ def rerun_told(run: str, row: Row | None, holds: Mapping[str, Hold]) -> str:
     told = ""
     if row is not None and isinstance(row.by, str) and is_rerun(row):
         again, who = rerun_of(row.by)
+        begins = "It has run once more" if row.state in TERMINAL else "It runs once more"
         if again.rpartition("/")[0] == run:
-            told += f" It runs once more: {who} ran {again} again."
+            told += f" {begins}: {who} ran {again} again."
         else:
             after = ", ".join(parents_of(row.by))
-            told += f" It runs once more after {after}: {who} ran {again} again, with its children."
+            told += f" {begins} after {after}: {who} ran {again} again, with its children."
     root, hold, item = to_rerun(holds).get(group_of(run), ("", None, None))
     mine = row is not None and hold is not None and reruns(row) == f"{root}/{hold.version}"
     if hold is not None and item is not None and not mine:

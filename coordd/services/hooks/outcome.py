@@ -9,7 +9,7 @@ from coordd.core.ledger.rows import Row
 from coordd.core.names import host_of
 from coordd.services.following import lineal
 from coordd.services.hooks.happenings import short
-from coordd.services.views.objects import instant
+from coordd.services.views.objects import by_person, instant
 
 # Bytes of the arguments in a document. It must fit into one argument of the call's run, beside all the rest.
 ARGS_BYTES_MAX = 2048
@@ -17,7 +17,8 @@ ARGS_BYTES_MAX = 2048
 
 def document(row: Row, *, cluster: str, args: bool) -> str:
     """The JSON of an end. ``args``: with the arguments; if they are too long, ``args`` is null."""
-    runtime_s = round(row.ended_at - row.started_at, 3) if row.started_at and row.ended_at else None
+    timed = row.started_at and row.ended_at and not by_person(row)
+    runtime_s = round(row.ended_at - row.started_at, 3) if timed else None
     told: dict[str, Any] = {
         "id": row.run,
         "job": row.job,

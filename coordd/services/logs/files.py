@@ -82,9 +82,31 @@ def find_log(log_dir: str, run: str, attempt: int, *, earlier: bool) -> str:
     for number in range(attempt, -1, -1) if earlier else (attempt,):
         path = log_path(log_dir, run, number)
         for each in (path, os.path.join(os.path.dirname(path), f"{_safe(run)}.{number}.log")):
-            if os.path.exists(each):
+            if _is_there(each):
                 return each
     return ""
+
+
+def _is_there(path: str) -> bool:
+    """Also a file that this process may not look at: who reads it is told so."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def end_of(data: bytes, limit: int) -> tuple[bytes, bool]:
+    """Whole lines from the end of a log, at most ``limit`` bytes, and whether there are more before them.
+
+    ``data``: its last bytes, more than ``limit`` of them if the log is longer. A line that alone is longer is cut.
+    """
+    if len(data) <= limit:
+        return data, False
+    begin = data.find(b"\n", len(data) - limit - 1) + 1
+    return data[begin:] if 0 < begin < len(data) else data[-limit:], True
 
 
 def tail_lines(path: str) -> list[str]:

@@ -11,6 +11,7 @@ from coordd.services.audit import Audit
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.rpc import take
 from coordd.services.logs.answering import Answering
+from coordd.services.logs.files import end_of
 from coordd.services.logs.questions import LOG, OPERATES, OWNS, Reader
 from coordd.services.logs.reading import Following, Found, Reading, Whole
 from coordd.services.views.run_methods import RunMethods
@@ -50,11 +51,12 @@ class LogMethods(RunMethods):
         follow, limit = take(params, "follow", bool, False), take(params, "bytes", int, 0)
         if follow:
             return self._follow(found, attempt, reader, max(0, limit))
-        end = await self._end_of_log(found, attempt, reader, min(limit, END_BYTES_MAX) if limit > 0 else END_BYTES)
-        text = end.data.decode(errors="replace")
+        limit = min(limit, END_BYTES_MAX) if limit > 0 else END_BYTES
+        end = await self._end_of_log(found, attempt, reader, limit + 1)  # one more tells whether the log is longer
+        data, cut = end_of(end.data, limit)
         here = end.host == self._reading.hostname
         where = {"node": end.host, "here": here, "copy": end.copy, "path": end.path}
-        return {"id": run, "attempt": end.attempt, **where, "text": text}
+        return {"id": run, "attempt": end.attempt, **where, "text": data.decode(errors="replace"), "cut": cut}
 
     async def _end_of_log(self, found: Found, attempt: int | None, reader: Reader, limit: int) -> Whole:
         return await self._reading.end(found, attempt, reader, limit)

@@ -23,6 +23,9 @@ from coordd.services.views.troubles import Found
 
 REDACTED = "(hidden)"
 
+# The ledger's reason of a run whose end a person has told.
+RESOLVED = "resolved as "
+
 
 def instant(at: float) -> str | None:
     """Unix seconds as text; None when it has not happened yet."""
@@ -35,7 +38,7 @@ def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
     if fault:
         return _bad_view(row, fault)
     runtime_s = None
-    if row.started_at and row.ended_at:
+    if row.started_at and row.ended_at and not by_person(row):
         runtime_s = round(row.ended_at - row.started_at, 3)
     return {
         "id": row.run,
@@ -57,6 +60,11 @@ def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
         "only_node": unpinned(row.digest)[1] or None,
         "commit_token": row.commit_token or None,
     }
+
+
+def by_person(row: Row | AttemptRow) -> bool:
+    """True if a person has said how it ended (`run resolve`): its end is not the instant of the program's."""
+    return row.reason.startswith(RESOLVED) and row.exit_code is None
 
 
 def _bad_view(row: Row, fault: str) -> dict[str, Any]:

@@ -93,7 +93,9 @@ class RunMethods(ExecGuardMethods):
         if self.progress is not None:
             shown["progress"], shown["no_progress"] = await self.progress.of(run, row.node, row.state)
         if caller.role > VIEWER:  # they may read logs
-            shown["log_tail"] = await trio.to_thread.run_sync(self._log_tail, run, attempts)
+            failed = self._newest_failed(attempts)
+            shown["log_tail"] = [] if failed is None else await trio.to_thread.run_sync(self._log_tail, run, failed)
+            shown["log_tail_of"] = failed if shown["log_tail"] else None
             if shown["log_tail"] and caller.asked is not None:
                 caller.asked.looked = True
         return shown
@@ -119,10 +121,15 @@ class RunMethods(ExecGuardMethods):
         again = {run for run, mark in marks.items() if run not in rows or lineal.reruns(rows[run]) != mark}
         return lineal.shown(named, rows, again)
 
-    def _log_tail(self, run: str, attempts: Sequence[AttemptRow]) -> list[str]:
-        """The last lines of the newest failed attempt, if its log is on this node."""
-        failed = [row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)]
-        path = find_log(self._log_dir, run, max(failed), earlier=False) if failed else ""
+    def _newest_failed(self, attempts: Sequence[AttemptRow]) -> int | None:
+        return max(
+            (row.attempt for row in attempts if row.state in (FAILURE, LOST) and isinstance(row.attempt, int)),
+            default=None,
+        )
+
+    def _log_tail(self, run: str, attempt: int) -> list[str]:
+        """The last lines of an attempt's log, if it is on this node."""
+        path = find_log(self._log_dir, run, attempt, earlier=False)
         return tail_lines(path) if path else []
 
     async def _row(self, run: str) -> Row:
@@ -207,13 +214,7 @@ class RunMethods(ExecGuardMethods):
         if answer.word == RECOVERING:
             raise RefusedError(f"the ledger is recovering, for {answer.left_s:.0f} s", kind="try_later")
         if answer.word == EXISTS:
-            _, _, who = answer.by.rpartition("replayed by ")
-            raise RefusedError(
-                f"{letter_id(row.run, attempt)} was replayed before by {who or 'somebody'}, as attempt {attempt + 1}; "
-                f"{row.run} is {answer.state} now",
-                kind="finished",
-                hint=f"coordctl run show '{row.run}'",
-            )
+            raise _replayed_before(row.run, attempt, answer)
         if answer.word == OK:
             self._driver.feed(self._driver.node.look_again)
         return answer, follow
@@ -325,6 +326,18 @@ def _not_over(row: Row, state: str) -> RefusedError:
         return RefusedError(f"{row.run} is revoked: a person has forbidden it", kind="finished", hint=hint)
     hint = f"coordctl run resolve '{row.run}' --as relaunch" if state == UNKNOWN else f"coordctl why '{row.run}'"
     return RefusedError(f"{row.run} is {state}: it has not ended", kind="finished", hint=hint)
+
+
+def _replayed_before(run: str, attempt: AttemptNumber, answer: Answer) -> RefusedError:
+    """The refusal to replay an attempt after which there is another one."""
+    _, replayed, who = answer.by.rpartition("replayed by ")
+    letter, next_one = letter_id(run, attempt), f"attempt {attempt + 1}"
+    if replayed:
+        why = f"was replayed before by {who.removesuffix(' (run rerun)') or 'somebody'}, as {next_one}"
+    else:
+        why = f"is not a dead letter: {next_one} was its retry"
+    hint = f"coordctl run show '{run}'"
+    return RefusedError(f"{letter} {why}; {run} is {answer.state} now", kind="finished", hint=hint)
 
 
 def _no_letter(run: str, state: str) -> RefusedError:

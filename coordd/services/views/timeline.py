@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.sound import attempt_fault, run_fault
-from coordd.core.ledger.words import RETRY, TERMINAL
-from coordd.services.views.objects import Stop, instant
+from coordd.core.ledger.words import RETRY, TERMINAL, UNKNOWN
+from coordd.services.following import lineal
+from coordd.services.views.objects import Stop, by_person, instant
+
+# The ledger does not keep when the end of an attempt became unknown: that step is the last one, and has no instant.
+UNDATED = float("inf")
 
 
 class Step(NamedTuple):
-    """One thing that happened, or that will happen. ``at`` in Unix seconds."""
+    """One thing that happened, or that will happen. ``at`` in Unix seconds, or UNDATED."""
 
     at: float
     node: str
@@ -35,13 +39,19 @@ def of_run(row: Row | None, attempts: Sequence[AttemptRow], stop: Stop | None = 
 def shown(steps: Iterable[Step]) -> list[dict[str, Any]]:
     """The timeline as in `run.show` and `why`: `[{at, node, what, detail}]`."""
     return [
-        {"at": instant(step.at), "node": step.node or None, "what": step.what, "detail": step.detail or None}
+        {
+            "at": None if step.at == UNDATED else instant(step.at),
+            "node": step.node or None,
+            "what": step.what,
+            "detail": step.detail or None,
+        }
         for step in steps
     ]
 
 
 def _steps(row: Row, attempts: Sequence[AttemptRow]) -> list[Step]:
-    by = f"by {row.by}" if row.by else "by its schedule" if row.scheduled else ""
+    asked = lineal.registered_by(row)
+    by = f"by {asked}" if asked else "by its schedule" if row.scheduled else ""
     steps = [Step(row.due_at, "", "due"), Step(row.created_at, "", "registered", by)]
     told = False  # True when the end of the last attempt is shown: it is also the end of the run
     for one in attempts:
@@ -52,9 +62,14 @@ def _steps(row: Row, attempts: Sequence[AttemptRow]) -> list[Step]:
         if one.ended_at:
             told = told or (one.attempt == row.attempt and one.state == row.state)
             code = f"exit code {one.exit_code}" if one.exit_code is not None else ""
-            steps.append(Step(one.ended_at, one.node, one.state, one.reason or code))
+            if by_person(one):  # not on its node, and not when its program ended
+                steps.append(Step(one.ended_at, "", "resolved", one.reason.removeprefix("resolved ")))
+            else:
+                steps.append(Step(one.ended_at, one.node, one.state, one.reason or code))
     if row.state in TERMINAL and not told:
         steps.append(Step(row.ended_at, row.node, row.state, row.reason))
+    if row.state == UNKNOWN:
+        steps.append(Step(UNDATED, row.node, UNKNOWN, row.reason))
     if row.state == RETRY:
         steps.append(Step(row.not_before, "", "due again", f"attempt {row.attempt}"))
     return steps

@@ -22,7 +22,7 @@ from coordd.core.visible import visible
 from coordd.services.following import lineal
 from coordd.services.views.fires import BLACKOUT, Fire
 from coordd.services.views.letters import is_letter
-from coordd.services.views.objects import Stop
+from coordd.services.views.objects import Stop, by_person
 
 # A run in one of these states will still be launched, so obstacles to launching matter.
 _TO_COME = ("pending", "retry", "received")
@@ -264,9 +264,10 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
             f"(attempt {row.attempt}){_held(row, holder)}"
         ),
         "success": lambda: (
-            f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
+            _resolved(row)
+            or f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
         ),
-        "failure": lambda: f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {row.reason}",
+        "failure": lambda: _resolved(row) or f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {row.reason}",
         "revoked": lambda: f"was revoked at {_at(row.ended_at)}: {row.reason}",
         "rejected": lambda: f"was not launched: {row.reason}",
         "missed": lambda: f"was not launched: {row.reason}",
@@ -277,6 +278,14 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
             f"run `coordctl run resolve {row.run} --as success|failed|relaunch`"
         ),
     }[row.state]()
+
+
+def _resolved(row: Row) -> str:
+    """What a person has said of its end; "" if the run ended by itself."""
+    if not by_person(row):
+        return ""
+    said, _, cause = row.reason.partition("; its own end is not known")
+    return f"was {said} at {_at(row.ended_at)}; its own end on {row.node or 'its node'} is not known{cause}"
 
 
 def _held(row: Row, holder: Holder | None) -> str:

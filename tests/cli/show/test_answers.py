@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 
 import pytest
 from click.testing import Result
-from support.fake_daemon import EVENT, FakeDaemon, Stream
+from support.fake_daemon import CTL, EVENT, RUN, FakeDaemon, Stream, environment
 
 
 def test_past_events_are_one_document(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
@@ -50,3 +51,48 @@ def test_the_help_of_reload_says_what_is_refused(ctl: Callable[..., Result]) -> 
     text = " ".join(ctl("reload", "--help").stdout.split())
     assert "Refused for a wrong configuration or a wrong file of a job that is loaded: then nothing changes" in text
     assert "A wrong new file only disables its own job" in text
+
+
+def test_another_node_that_has_not_heard_of_its_drain_or_its_end_yet(
+    ctl: Callable[..., Result], daemon: FakeDaemon
+) -> None:
+    daemon.answers["node.drain"] = {"node": "b", "state": "ready", "active": 0, "self": False}
+    daemon.answers["node.resume"] = {"node": "b", "state": "draining", "active": 0, "self": False}
+    done = ctl("node", "drain", "b")
+    assert done.stdout == "b is granted nothing from now on; 0 of its runs continue\n"
+    assert "b still says ready: it hears of its drain within seconds" in done.stderr
+    done = ctl("node", "resume", "b")
+    assert done.stdout == "b may take runs again\n"
+    assert "b still says draining: it hears that its drain is over within seconds" in done.stderr
+    daemon.answers["node.resume"] = {"node": "b", "state": "ready", "active": 0, "self": False}
+    done = ctl("node", "resume", "b")
+    assert (done.stdout, done.stderr) == ("b is ready\n", "")
+
+
+def test_a_log_that_is_longer_than_what_is_printed_says_so(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    daemon.answers["run.logs"] = {"id": "j#1", "attempt": 0, "path": "/p", "text": "two\n", "cut": True}
+    done = ctl("run", "logs", "j#1")
+    assert done.stdout == "two\n"
+    assert "the log is longer: these are its last 4 bytes; all of it: coordctl run logs -f 'j#1'" in done.stderr
+    assert "786432" in ctl("run", "logs", "--help").stdout
+
+
+def test_orphans_takes_the_options_that_all_commands_take(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    daemon.answers["orphans"] = {"problems": [], "applications": [], "runs": []}
+    done = ctl("orphans", "--socket", daemon.path, "-o", "json")
+    assert (done.exit_code, json.loads(done.stdout)["runs"]) == (0, [])
+
+
+@pytest.mark.parametrize("words", [["run", "list"], ["run", "list", "-o", "json"], ["--help"], ["status"]])
+def test_an_output_that_cannot_be_written_is_a_sentence(daemon: FakeDaemon, words: list[str]) -> None:
+    daemon.answers["run.list"] = [RUN]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*CTL, *words],
+            check=False,
+            env=environment(COORDD_SOCKET=daemon.path),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (1, "coordctl: the output cannot be written: No space left on device\n")

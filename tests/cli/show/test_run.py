@@ -25,6 +25,22 @@ def test_it_says_which_attempt_has_the_commit(commit_token: Any, said: str, caps
 
 
 @pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"state": "unknown", "ended_at": None, "runtime_s": None}, False),
+        ({"state": "success", "runtime_s": None, "reason": "resolved as success by root", "exit_code": None}, False),
+        ({"state": "started", "ended_at": None, "runtime_s": None}, True),
+    ],
+)
+def test_a_run_whose_end_nobody_knows_has_no_runtime(
+    fields: dict[str, Any], said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables.draw_run({**RUN, **fields})
+
+    assert ("runtime" in capsys.readouterr().out) is said
+
+
+@pytest.mark.parametrize(
     ("at", "digits", "shown"),
     [
         ("2026-12-01T02:00:00.740000Z", 3, "2026-12-01T02:00:00.740Z"),

@@ -23,6 +23,8 @@ FINE: dict[str, Any] = {
     "isolated": False,
     "runs": {"active": 1, "unknown": [], "stuck": [], "late": [], "dead": ["old#1"]},
     "late_jobs": [],
+    "jobs": {"enabled": 2, "held": [], "disabled": []},
+    "disk": {"free_mb": 5000, "least_mb": 200},
     "suspended": {"all": None, "jobs": []},
     "drained": None,
     "alarms": [],
@@ -72,6 +74,16 @@ def test_a_node_that_is_fine(ctl: Callable[..., Result], daemon: FakeDaemon) -> 
         ({"suspended": {"all": HOLD}}, 1, "all jobs are suspended by anna: new disks"),
         ({"bus": {"state": "disconnected"}}, 1, "the bus is disconnected"),
         ({"ready": {"node": False, "reason": "no|room"}}, 1, "takes no new runs: no/room"),
+        ({"impaired": "no room"}, 2, "it starts nothing: no room"),
+        (
+            {"impaired": "no room", "drained": HOLD, "state": "draining"},
+            2,
+            "it starts nothing: no room; drained by anna: new disks",
+        ),
+        ({"ledger": {"not_used": "another one"}}, 2, "it starts nothing: another one"),
+        ({"disk": {"free_mb": 0}}, 2, "the disk of its state directory has 0 MiB free"),
+        ({"jobs": {"enabled": 0}}, 1, "no job is loaded"),
+        ({"jobs": {"disabled": ["etl"]}}, 1, "disabled jobs: etl"),
         ({"state": "mingling"}, 2, "the node is mingling"),
         ({"state": "stopping"}, 2, "the node is stopping"),
         ({"ledger": {"state": "unavailable", "error": "refused"}}, 2, "the ledger is unavailable: refused"),
@@ -91,6 +103,15 @@ def test_a_node_in_trouble(
         code,
         f"COORDD {('', 'WARNING', 'CRITICAL')[code]} - {text}",
     )
+
+
+def test_a_node_whose_jobs_are_all_held_or_whose_disk_is_not_known_is_fine(
+    ctl: Callable[..., Result], daemon: FakeDaemon
+) -> None:
+    status = changed(jobs={"enabled": 0, "held": ["etl"]}, disk={"free_mb": None})
+
+    assert checked(ctl, daemon, status).exit_code == 0
+    assert checked(ctl, daemon, {key: value for key, value in FINE.items() if key != "disk"}).exit_code == 0
 
 
 def test_a_weaker_ledger_is_a_warning(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:

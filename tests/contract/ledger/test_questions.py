@@ -92,6 +92,8 @@ def test_a_person_resolves_an_unknown_run(nodes: Nodes, outcome: str, state: str
     nodes.claim(of, nonce="b", watched=nodes.lapse(RUN))
     nodes.ask(Cancel(run=RUN, by="ann"))
     assert nodes.ask(Resolve(run=RUN, outcome=outcome, by="ann")).state == state
+    lapsed = "its lease lapsed; last held by edge-1.10; cancelled by ann"
+    assert nodes.reason(RUN) == f"resolved as {outcome} by ann; its own end is not known, because {lapsed}"
     assert nodes.renew(grant).word == "lost"
     if outcome == "relaunch":
         assert nodes.gate(nodes.granted(of, 1, nonce="b")).word == "ok"

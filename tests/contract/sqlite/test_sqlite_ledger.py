@@ -121,8 +121,10 @@ def test_another_programs_database_is_refused(open_ledger: Callable[..., Nodes],
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE theirs (x)")
     other.close()
-    with pytest.raises(ConfigError, match="another program's database"):
+    with pytest.raises(ConfigError, match="another program's database") as refused:
         open_ledger()
+    assert "restore a backup as docs/runbook.md says" in str(refused.value)
+    assert "move it away" not in str(refused.value), "the runbook forbids it"
 
 
 @pytest.mark.parametrize("replaced", [False, True])

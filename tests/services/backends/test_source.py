@@ -11,7 +11,7 @@ from support.samples import kept_file
 
 from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config, JobsConfig, NodeConfig
-from coordd.errors import ConfigError, UnavailableError
+from coordd.errors import ConfigError, JobFileError, UnavailableError
 from coordd.ports import Kept
 from coordd.services.backends.source import Called, Source
 
@@ -118,7 +118,27 @@ def test_files_that_are_gone_or_spoilt_keep_what_was_there(tmp_path: Any) -> Non
     assert set(source.start().jobs) == {"sales"}
     (tmp_path / "sales.toml").write_text("x")
 
-    with pytest.raises(ConfigError, match="nothing was changed"):
+    with pytest.raises(JobFileError, match="nothing was changed"):
         source.reload(config)
-    with pytest.raises(ConfigError, match="no such directory"):
-        source.reload(Config(node=NodeConfig(jobs_dir=str(tmp_path / "none"))))
+    absent = Config(node=NodeConfig(jobs_dir=str(tmp_path / "none")))
+    for no_jobs in (False, True):
+        with pytest.raises(ConfigError) as refused:
+            source.reload(absent, no_jobs=no_jobs)
+        assert str(refused.value) == (
+            f"{tmp_path}/none: there is no such directory, and 1 jobs were loaded from it; mount or create it; "
+            "nothing was changed"
+        )
+
+
+def test_a_directory_without_a_job_file_is_refused_until_a_person_says_that_all_jobs_go(tmp_path: Any) -> None:
+    (tmp_path / "sales.toml").write_text('[command]\nargv = ["/bin/true"]\n')
+    config = Config(node=NodeConfig(jobs_dir=str(tmp_path)))
+    source = Source(config)
+    source.start()
+    (tmp_path / "sales.toml").unlink()
+
+    with pytest.raises(ConfigError, match=r"has no job file, and 1 jobs .* coordctl reload --no-jobs; nothing was"):
+        source.reload(config)
+    assert source.reload(config, no_jobs=True).jobs == {}
+    source.taken(config, source.reload(config, no_jobs=True))
+    assert source.reload(config).jobs == {}, "there were none"

@@ -13,14 +13,15 @@ from support.small_cluster import Lone, job
 
 from coordd.core.breaker import Breaker
 from coordd.core.jobs.job import EXEC_DIGEST, After
-from coordd.core.ledger.rows import Row
+from coordd.core.ledger.rows import ATTEMPT_COLUMNS, AttemptRow, Row
 from coordd.core.ledger.words import NEVER, NEW_RULES, AttemptNumber, Policy
 from coordd.core.wire.envelope import ACCEPT, RETIRED, SIGN, EnvelopeError, Key, Keyring
 from coordd.core.wire.events import WorkerHeartbeat
 from coordd.services.control import doctor
 from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
-from coordd.services.views.objects import Stop, nodes_view
+from coordd.services.views import timeline
+from coordd.services.views.objects import Stop, nodes_view, run_view
 from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
 
 DOWN = Surroundings(ledger_error="Connection refused")
@@ -217,6 +218,41 @@ def test_a_parent_that_is_not_here_is_named() -> None:
 # ---- node list
 
 
+@pytest.mark.parametrize(("outcome", "state"), [("success", "success"), ("failed", "failure")])
+def test_a_run_that_a_person_has_resolved_says_so_and_has_no_runtime(outcome: str, state: str) -> None:
+    resolved = row(state)
+    resolved.node, resolved.started_at, resolved.ended_at, resolved.args, resolved.digest = "a.1", 50.0, 90.0, "{}", "d"
+    resolved.created_at = resolved.due = resolved.fire_at = 40.0
+    resolved.reason = f"resolved as {outcome} by root; its own end is not known, because its lease lapsed"
+    resolved.exit_code = None
+    assert why_run("j#1", resolved, [], None, None).startswith(
+        f"j#1 was resolved as {outcome} by root at 1970-01-01T00:01:30Z; its own end on a is not known, because its"
+    )
+    assert run_view(resolved, redacted=False)["runtime_s"] is None
+    resolved.reason, resolved.exit_code = "", 0
+    assert "resolved" not in why_run("j#1", resolved, [], None, None)
+    assert run_view(resolved, redacted=False)["runtime_s"] == 40.0
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "step"),
+    [
+        ("unknown", "its lease lapsed", {"at": None, "node": "a.1", "what": "unknown", "detail": "its lease lapsed"}),
+        (
+            "success",
+            "resolved as success by root",
+            {"at": "1970-01-01T00:01:30Z", "node": None, "what": "resolved", "detail": "as success by root"},
+        ),
+    ],
+)
+def test_the_timeline_tells_that_an_end_is_not_known_and_who_resolved_it(state: str, reason: str, step: Any) -> None:
+    of = row(state)
+    of.node, of.reason, of.exit_code, of.created_at, of.started_at = "a.1", reason, None, 40.0, 50.0
+    of.ended_at = 90.0 if state == "success" else 0.0
+    attempt = AttemptRow([getattr(of, column) for column in ATTEMPT_COLUMNS])
+    assert timeline.shown(timeline.of_run(of, [attempt]))[-1] == step
+
+
 def test_a_node_that_hears_nobody_takes_the_others_for_lost() -> None:
     known = Lone(job("j"), peers=("b.1", "c.1")).ready().node
     known.ctx.membership.isolate(True)
@@ -365,6 +401,36 @@ def test_nodes_with_other_jobs_are_named() -> None:
     assert "1 lost" in checks[0]["text"]
     known.ctx.membership.isolate(True)
     assert "hears nobody" in doctor.node_checks(known)[0]["text"]
+
+
+def test_a_node_that_cannot_write_fails_with_each_cause_whatever_else_keeps_it_from_starting_runs() -> None:
+    node = Lone(job("j")).ready().node
+    assert states(doctor.impaired_checks(node)) == {"impaired": "ok"}
+    node.runtime_failed("its runtime directory /run/coordd cannot be written: Permission denied")
+    node.ctx.braked, node.ctx.state = "another ledger", "draining"
+    (told,) = doctor.impaired_checks(node)
+    assert (told["check"], told["state"]) == ("impaired", "fail")
+    assert told["text"] == (
+        "this node starts nothing itself: its runtime directory /run/coordd cannot be written: Permission denied"
+    )
+    node.impaired("its journal cannot be written: No space left on device")
+    assert [one["state"] for one in doctor.impaired_checks(node)] == ["fail", "fail"]
+
+
+def test_a_node_that_stands_aside_is_a_warning() -> None:
+    node = Lone(job("j")).ready().node
+    node.ctx.aside = "3 runs failed here"
+    assert states(doctor.impaired_checks(node)) == {"stands aside": "warn"}
+
+
+def test_a_job_whose_program_is_absent_here_is_a_warning_and_one_that_may_not_run_fails() -> None:
+    said = doctor.job_checks({"a", "b", "c"}, {"bad": ["no argv"], "a": ["a remark"]}, {"c": "root forbids it"}, {
+        "b": "/opt/x is not on this machine", "c": "root forbids it",
+    })  # fmt: skip
+    assert states(said) == {
+        "job a": "warn", "job b": "warn", "job bad": "fail", "job c": "fail", "jobs loaded": "ok",
+    }  # fmt: skip
+    assert said[1]["advice"] == "the job is fine: mend it on this node; others start it"
 
 
 def test_an_open_breaker_says_why_and_until_when() -> None:

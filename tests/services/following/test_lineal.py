@@ -44,6 +44,16 @@ def test_the_parents_of_a_run_are_in_its_row_and_its_children_follow_from_the_jo
     assert lineal.children_of("a", JOBS) == ["b", "c", "d"]
 
 
+def test_a_run_that_was_run_again_was_not_registered_by_that_and_its_end_is_past() -> None:
+    again = row("a@1", "rerun of a@1/3 by root")
+    child = row("b@1", "after a@1; rerun of a@1/3 by root")
+    assert [lineal.registered_by(one) for one in (again, child, row("a@1", "ann"))] == ["", "after a@1", "ann"]
+    assert lineal.rerun_told("a@1", again, {}) == " It runs once more: root ran a@1/3 again."
+    again.state = child.state = "success"
+    assert lineal.rerun_told("a@1", again, {}) == " It has run once more: root ran a@1/3 again."
+    assert lineal.rerun_told("b@1", child, {}).startswith(" It has run once more after a@1: root ran a@1/3 again")
+
+
 def test_what_a_run_waits_for_is_a_sentence() -> None:
     one = Waiting("b@1", "a (failure)", EPOCH)
 

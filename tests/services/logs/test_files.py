@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from coordd.services.logs.files import find_log, log_path, tail_lines
+from coordd.services.logs.files import end_of, find_log, log_path, tail_lines
 
 IDENTS = st.text("ab_.:+-T0123Z~", min_size=1, max_size=12)
 
@@ -57,3 +59,31 @@ def test_the_last_lines_are_few_and_without_passwords(tmp_path: Path) -> None:
     assert lines[-1].startswith("jdbc://me:***@db xxx")
     assert len(lines[-1]) == 500
     assert tail_lines(str(tmp_path / "none")) == []
+
+
+def test_a_log_that_may_not_be_looked_at_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, stat = log_path(str(tmp_path), "j#1", 0), os.stat
+
+    def refused(name: str) -> os.stat_result:
+        if name == path:
+            raise PermissionError(errno.EACCES, "Permission denied", name)
+        return stat(name)
+
+    assert find_log(str(tmp_path), "j#1", 0, earlier=False) == ""
+    monkeypatch.setattr("coordd.services.logs.files.os.stat", refused)
+    assert find_log(str(tmp_path), "j#1", 0, earlier=False) == path
+
+
+@pytest.mark.parametrize(
+    ("data", "limit", "end", "cut"),
+    [
+        (b"one\ntwo\n", 8, b"one\ntwo\n", False),
+        (b"one\ntwo\n", 7, b"two\n", True),
+        (b"one\ntwo\n", 4, b"two\n", True),
+        (b"one\ntwo\n", 3, b"wo\n", True),
+        (b"one\ntwo", 5, b"two", True),
+        (b"abcdef", 3, b"def", True),
+    ],
+)
+def test_the_end_of_a_log_has_whole_lines(data: bytes, limit: int, end: bytes, cut: bool) -> None:
+    assert end_of(data, limit) == (end, cut)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.memory import MemoryLedger
 from support.small_cluster import EPOCH
 
 from coordd.core.jobs.job import EXEC_DIGEST
+from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rows import LedgerTime, Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.steps import Life
-from coordd.core.ledger.words import Policy
+from coordd.core.ledger.words import AttemptNumber, Policy
 from coordd.services.views.letters import dead_letters
+from coordd.services.views.run_methods import _replayed_before
 
 
 class Counting:
@@ -62,3 +65,19 @@ def test_few_rows_are_read_for_a_short_list() -> None:
 
 def test_an_empty_ledger_has_none() -> None:
     assert dead_letters(MemoryLedger(clock=lambda: LedgerTime(EPOCH, 500.0)), 10) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("exit code 1: ERROR x; replayed by ann", "was replayed before by ann, as attempt 1"),
+        ("exit code 1; replayed by ann (run rerun)", "was replayed before by ann, as attempt 1"),
+        ("exit code 1: ERROR cannot do it because x", "is not a dead letter: attempt 1 was its retry"),
+        ("", "is not a dead letter: attempt 1 was its retry"),
+    ],
+)
+def test_an_attempt_that_another_one_followed_is_replayed_no_more_and_the_refusal_says_why(
+    reason: str, why: str
+) -> None:
+    refused = _replayed_before("j#1", AttemptNumber(0), Answer("exists", state="failure", by=reason))
+    assert str(refused).startswith(f"j#1/0 {why}; j#1 is failure now")

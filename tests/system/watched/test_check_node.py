@@ -22,6 +22,10 @@ def test_the_codes_follow_the_state_of_the_cluster() -> None:
     with cluster_of(2) as cluster:
         cluster.start()
         one, two = cluster.nodes
+        becomes(one, 1, "COORDD WARNING - no job is loaded")
+        cluster.job_file("quiet", '[command]\nargv = ["/bin/true"]\n')
+        for node in cluster.nodes:
+            node.call("reload")
         becomes(one, 0, "COORDD OK - ready, 2 nodes alive, 0 runs active | alive=2;;;0 ")
         one.call("node.drain", note="new disks")
         becomes(one, 1, "drained by root: new disks")

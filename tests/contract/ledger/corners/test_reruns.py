@@ -113,7 +113,7 @@ def test_a_run_that_succeeded_is_run_once_more_and_its_child_after_it(nodes: Nod
     again = replay(nodes, after(CHILD, ROOT), whole=True)
     assert (again.word, again.state, again.attempt) == ("ok", "retry", 1)
     twice = replay(nodes, whole=True)
-    assert (twice.word, twice.by, twice.attempt) == ("exists", "replayed by ann", 1)
+    assert (twice.word, twice.by, twice.attempt) == ("exists", "replayed by ann (run rerun)", 1)
     assert said(replay(nodes, attempt=1, whole=True)) == ("finished", "retry")
     row = nodes.ledger.run(ROOT)
     assert row is not None

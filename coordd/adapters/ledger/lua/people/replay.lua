@@ -29,7 +29,7 @@ end
 local fits = row and is_dead_letter(row)
 if row and over then fits = TERMINAL[row.state] and row.state ~= REVOKED end
 if not fits or row.attempt ~= attempt then return answer(FINISHED, { state = row and row.state or '' }) end
-row.reason = (row.reason == '' and '' or row.reason .. '; ') .. 'replayed by ' .. by
+row.reason = (row.reason == '' and '' or row.reason .. '; ') .. 'replayed by ' .. by .. (over and ' (run rerun)' or '')
 record(row)
 row.digest, row.policy = digest, packed
 if over then

@@ -16,6 +16,7 @@ local run, outcome, by = take(), take(), take()
 local row = get_run(run)
 if not row or row.state ~= UNKNOWN then return answer(FINISHED, { state = row and row.state or '' }) end
 local why = 'resolved as ' .. outcome .. ' by ' .. by
+if row.reason ~= '' then why = why .. '; its own end is not known, because ' .. row.reason end
 if outcome == 'relaunch' then
   row.cancel = 0
   again(row, LOST, 0, why)
