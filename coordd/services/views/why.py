@@ -89,6 +89,7 @@ class Obstacles(NamedTuple):
     drained: Mapping[str, Hold] = MappingProxyType({})  # nodes that take no runs, by hostname
     redefined: bool = False  # the job's definition here differs from the run's
     breaker: str = ""  # what its job's breaker does; "" if it is closed
+    breaker_told: bool = False  # it is open, and the sentence about the job says so
     only_is: str = ""  # how the only node that may launch it is; "" if it is alive
 
 
@@ -109,6 +110,8 @@ class Absent(NamedTuple):
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
     fire: Fire | None = None  # what the ledger has decided about it
     awaits: str = ""  # the parents that it waits for, as a sentence
+    group: str = ""  # it is no run but a group: how its members are, as a sentence
+    group_ended: bool = False
     heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
     accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
 
@@ -165,7 +168,8 @@ def _explained(
     if row.state in _TO_COME:
         before = troubles + _hindered(row, obstacles) + before
     elif row.reason == PREVENTED_BY:
-        before = f" The breaker of its job was open then. {obstacles.breaker or 'It is closed now.'}" + before
+        now = obstacles.breaker or ("" if obstacles.breaker_told else "It is closed now.")
+        before = (f" {now}" if now else "") + before
     if is_letter(row):
         before += (
             f" It was given up. To try it once more: `coordctl deadletter replay {run}`. If nobody needs it: `coordctl "
@@ -200,6 +204,8 @@ def _without_row(
     if pursuit is not None:
         text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
         return text + troubles + _held_back(job_of(run), obstacles)
+    if absent.group:
+        return absent.group + ("" if absent.group_ended else troubles + _held_back(job_of(run), obstacles))
     told = f"The ledger has no run {run!r}: {_absent(absent)}"
     undecided = absent.fire is None or not absent.fire.decision
     open_still = (
@@ -266,9 +272,9 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
         "success": lambda: (
             f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
         ),
-        "failure": lambda: f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {row.reason}",
+        "failure": lambda: f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {_reason(row)}",
         "revoked": lambda: f"was revoked at {_at(row.ended_at)}: {row.reason}",
-        "rejected": lambda: f"was not launched: {row.reason}",
+        "rejected": lambda: f"was not launched: {_reason(row)}",
         "missed": lambda: f"was not launched: {row.reason}",
         "lost": lambda: f"was lost: {row.reason}",
         "unknown": lambda: (
@@ -277,6 +283,10 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
             f"run `coordctl run resolve {row.run} --as success|failed|relaunch`"
         ),
     }[row.state]()
+
+
+def _reason(row: Row) -> str:
+    return "the breaker of its job was open then" if row.reason == PREVENTED_BY else row.reason
 
 
 def _held(row: Row, holder: Holder | None) -> str:

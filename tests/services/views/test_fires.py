@@ -9,7 +9,7 @@ from coordd.cli.web import drawing
 from coordd.core.groups.expand import Expand
 from coordd.core.jobs.job import Command, Job
 from coordd.core.jobs.schedule import parse_schedule
-from coordd.core.ledger.fires import Decided
+from coordd.core.ledger.fires import GIVEN_UP, Decided
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import FAILURE, MISSED, STARTED, SUCCESS
 from coordd.services.views import fires
@@ -58,4 +58,4 @@ def test_a_group_is_launched_if_one_of_its_members_was() -> None:
     found = told(MISSED, SUCCESS, SUCCESS)
     assert (found.decision, found.state) == (fires.LAUNCHED, MISSED)
     missed = told(MISSED, MISSED, MISSED)
-    assert (missed.decision, missed.state, missed.reason) == (fires.GIVEN_UP, MISSED, "too late")
+    assert (missed.decision, missed.state, missed.reason) == (GIVEN_UP, MISSED, "too late")
