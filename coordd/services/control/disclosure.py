@@ -163,6 +163,7 @@ _JOB: dict[str, Shape] = {
             "description",
             "owner",
             "schedule",
+            "started_by",
             "timezone",
             "next",
             "next_fire_at",
@@ -286,6 +287,7 @@ METHODS: dict[str, Shape] = {
              "passed", "opened", "succeeded", "failed", "open", "by", "uid", "at", "ended_at"),
             SHOW,
         )
+        | {"waits": SENTENCE}
     ],
     "orphans": {
         "applications": [
