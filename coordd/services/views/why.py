@@ -89,8 +89,8 @@ class Obstacles(NamedTuple):
     drained: Mapping[str, Hold] = MappingProxyType({})  # nodes that take no runs, by hostname
     redefined: bool = False  # the job's definition here differs from the run's
     breaker: str = ""  # what its job's breaker does; "" if it is closed
-    breaker_told: bool = False  # it is open, and the sentence about the job says so
     only_is: str = ""  # how the only node that may launch it is; "" if it is alive
+    breaker_told: bool = False  # its job's breaker is open, and the sentence about the job says so
 
 
 FREE = Obstacles()
@@ -110,7 +110,7 @@ class Absent(NamedTuple):
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
     fire: Fire | None = None  # what the ledger has decided about it
     awaits: str = ""  # the parents that it waits for, as a sentence
-    group: str = ""  # it is no run but a group: how its members are, as a sentence
+    group: str = ""  # of a group: how its members are, as a sentence
     group_ended: bool = False
     heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
     accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
@@ -477,6 +477,9 @@ def _next_time(job: Job, next_at: float | None, stop: Stop | None) -> str:
         return f"Next: {iso(next_at)}."
     if job.after is not None:
         return lineal.relation(job)
+    if job.schedule is None and job.triggers:
+        kinds = ", ".join([one.kind for one in job.triggers])
+        return f"It has no schedule: its triggers start it ({kinds}), or a person: `coordctl run trigger {job.name}`."
     if job.schedule is None:
         return "It has no schedule: it runs when somebody triggers it."
     return "Its schedule has no further fire time."
@@ -522,6 +525,8 @@ def _pending(row: Row, pursuit: Pursuit | None, election: Election | None) -> st
 
 def _retry(row: Row, pursuit: Pursuit | None) -> str:
     text = f"is due again as attempt {row.attempt} at {_at(row.not_before)}, because: {row.reason}"
+    if is_backfill(row) and not is_rerun(row) and not row.token:
+        text = f"waits to be launched for the first time (attempt {row.attempt}, due {_at(row.not_before)})"
     if pursuit is not None and pursuit.why:
         text += f"; {pursuit.why}"
     return text
