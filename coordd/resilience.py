@@ -304,8 +304,9 @@ class poisonous:  # noqa: N801 - it is used as a decorator and in a with stateme
         failed, why, letter = self._tell("asked", ASK_S)
         if failed >= self._attempts:
             raise PoisonousError(
-                f"{self._key} has failed {failed} times and is not processed any more (last: {why}). When its cause is"
-                f" mended: coordctl deadletter discard {letter} --note TEXT"
+                # The letter first: the reason of the run has this text up to a length.
+                f"{self._key:.60} has failed {failed} times and is not processed any more. When its cause is mended:"
+                f" coordctl deadletter discard {letter} --note TEXT (last: {why})"
             )
         self._failed = failed
         if self._fatal:

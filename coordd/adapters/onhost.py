@@ -29,10 +29,7 @@ def absent_file(job: Job) -> str:
     """
     launch = job.launch
     if not isinstance(launch, SparkSubmit):
-        program = launch.argv[0]
-        if os.path.isabs(program) and "{" not in program and not _is_usable(program, os.X_OK, job.run_as):
-            return f"{program} is not there or not executable"
-        return ""
+        return unusable(launch.argv[0], job.run_as)
     named = [
         ("application", launch.application),
         ("pipeline", launch.pipeline),
@@ -48,6 +45,13 @@ def absent_file(job: Job) -> str:
             why = _unreadable(path, "" if key == "properties_file" else job.run_as)
             if why:
                 return f"{key} {path} {why}"
+    return ""
+
+
+def unusable(program: str, run_as: str = "") -> str:
+    """Why a program that is named by its path cannot be started here; "" if it can, or is another word."""
+    if os.path.isabs(program) and "{" not in program and not _is_usable(program, os.X_OK, run_as):
+        return f"{program} is not there or not executable"
     return ""
 
 

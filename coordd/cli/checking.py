@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from coordd.adapters import onhost
@@ -18,7 +20,9 @@ from coordd.config.sections import FILES, PYTHON, Config
 from coordd.config.settings import read_config
 from coordd.config.tomlfile import Problem
 from coordd.config.values import CONFIG_BACKENDS
-from coordd.core.jobs.job import Command, SparkSubmit
+from coordd.core.jobs.arguments import nearest
+from coordd.core.jobs.job import HOOK, Command, SparkSubmit
+from coordd.core.jobs.schedule import next_fire
 from coordd.errors import RefusedError, UnavailableError
 
 # Where the packaged service has its state, and its sockets.
@@ -79,7 +83,7 @@ def _look(file: str | None) -> Found:
     jobs = JobSet()
     if config is not None:
         jobs, more = _jobs(config)
-        problems += [*_of_node(config), *more, *of_machine(jobs, config)]
+        problems += [*_of_node(config), *_of_hooks(config, jobs), *more, *of_machine(jobs, config)]
     errors = [problem.kind for problem in problems if problem.severity == "error"]
     return Found([str(problem) for problem in problems], list(errors), len(jobs.jobs), values.installed())
 
@@ -118,6 +122,22 @@ def _of_node(config: Config) -> list[Problem]:
     return told
 
 
+def _of_hooks(config: Config, jobs: JobSet) -> list[Problem]:
+    """Warnings: programs of hooks that are not here, and jobs of sinks that no file has."""
+    file = config.path or "defaults"
+    told = [
+        Problem(file, f"hook.{hook.job_name.removeprefix(HOOK)}", None, absent, severity="warning", kind="config")
+        for hook in config.hooks
+        if hook.argv and (absent := onhost.unusable(hook.argv[0]))
+    ]
+    for sink in config.sinks:
+        for pattern in [] if config.jobs.published else sink.patterns:
+            if not any(fnmatchcase(name, pattern) for name in (*jobs.jobs, *jobs.problems)) and pattern != "*":
+                absent = f'jobs: there is no job "{pattern}" here; {nearest(pattern, jobs.jobs)}'
+                told.append(Problem(file, f"sink.{sink.title}", None, absent, severity="warning", kind="config"))
+    return told
+
+
 def _cannot_be_made(path: str) -> str:
     """Why a directory that is not there cannot be made; "" if it can. systemd makes those of the packaged service."""
     if path.startswith(PACKAGED) and onhost.service_user() is not None:
@@ -141,6 +161,9 @@ def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
     for name in sorted(jobs.jobs):
         job = jobs.jobs[name]
         file = os.path.join(config.node.jobs_dir, f"{name}.toml")
+        if job.schedule is not None and next_fire(job.schedule, time.time()) is None:
+            never = f'"{job.schedule_text}" never fires again: its last time is over'
+            told.append(Problem(file, "schedule", None, never, severity="warning"))
         refused = units.problem(job)
         if refused:
             ours = set(job.tags) <= set(config.node.tags)  # otherwise it runs on other nodes only

@@ -235,11 +235,12 @@ def job_next(name: str, count: int) -> None:
         asked().show(fires, lambda _: None)
     else:
         from coordd.cli.show import tables
+        from coordd.cli.show.firing import fire_columns
 
         shown = asked().call("job.show", job=name)
         never = f"{name} does not fire again: its schedule has no further fire time."
         tables.draw(
-            tables.FIRES,
+            fire_columns(fires),
             fires,
             never if shown.get("schedule") else f"{name} has no schedule: it does not fire by time.",
         )
@@ -348,12 +349,12 @@ def job_backfill(
     The ledger keeps the backfill: it goes on without this command, this daemon and this node. Each fire time keeps the
     id of its run. Ctrl-C leaves it alone.
     """
-    from coordd.cli.show import backfilling, tables
+    from coordd.cli.show import backfilling
 
     ask = asked()
     if look:
         nothing = f"No backfill of {name} in the last 30 days."
-        ask.show(ask.call("job.backfills", job=name), lambda found: tables.draw(backfilling.COLUMNS, found, nothing))
+        ask.show(ask.call("job.backfills", job=name), lambda found: backfilling.draw(found, nothing))
         return
     if end_it:
         told = "cancelled; its open runs go on"

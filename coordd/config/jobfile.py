@@ -28,7 +28,7 @@ from coordd.config.tomlfile import Places, Problem, read_toml
 from coordd.config.triggers import reading as triggers
 from coordd.core.breaker import Loud
 from coordd.core.jobs.after import lookback_s
-from coordd.core.jobs.arguments import check_launch, nearest, placeholders
+from coordd.core.jobs.arguments import check_launch, nearest
 from coordd.core.jobs.job import After, Blackout, Breaker, Command, Job, Retry, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import jitter_offset, next_fire, parse_cron, parse_instant, parse_schedule
 from coordd.core.jobs.secrecy import exposed
@@ -170,6 +170,7 @@ class _Reading:
             return None
         said = self.table(table, jobkeys.TOP)
         expanding.settle(table, said, self.wrong)
+        jobkeys.settle_params(table, said)
         launch = self.launch(table, said)
         schedule = self.schedule(name, said)
         fields = {key.field: said[name] for name, key in jobkeys.PLAIN.items() if name in said}
@@ -216,7 +217,7 @@ class _Reading:
         if section not in said:
             return None  # not a table
         launch = self.spark(said["spark"]) if section == "spark" else self.command(said["command"])
-        if "params" not in table or "params" in said:
+        if not isinstance(said.get("params"), jobkeys.AnyParam):
             for key, message in check_launch(launch, said.get("params", {})):
                 self.wrong(f"{section}.{key}", message)
         key, words = ("args", launch.args) if isinstance(launch, SparkSubmit) else ("argv", launch.argv)
@@ -296,7 +297,7 @@ class _Reading:
         if "schedule" not in said:
             for key in ("start", "end", "jitter", "blackout", "misfire"):
                 if key in said:
-                    self.wrong(key, f"{key} has no effect without schedule: the job runs by hand only", warning=True)
+                    self.wrong(key, jobkeys.without_schedule(key, said), warning=True)
             return None
         schedule: Schedule | None = self.tried(
             "schedule",
@@ -475,10 +476,8 @@ class _Reading:
             self.wrong("dedupe", message)
         concurrency = said.get("concurrency")
         if concurrency is not None:
-            for name in placeholders(concurrency.per):
-                if name not in said.get("params", {}):
-                    near = nearest(name, said.get("params", {}))
-                    self.wrong("concurrency", f'per: there is no param "{name}"; {near}')
+            for message in jobkeys.undeclared(concurrency.per, said.get("params", {})):
+                self.wrong("concurrency", f"per: {message}")
             if "rate" in said:
                 self.wrong("concurrency", "concurrency has no effect beside rate: the rate counts", warning=True)
             elif concurrency.max > 1 and said.get("overlap", "forbid") != "allow":

@@ -279,14 +279,45 @@ def _dedupe(value: object) -> Dedupe:
     return Dedupe(key, period_s, values.one_of("same", "refuse")(said.get("then", "same")))
 
 
+class AnyParam(dict[str, str]):
+    """Stands for params that cannot be used: each name counts as declared, so that no problem follows from theirs."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def settle_params(table: Mapping[str, Any], said: dict[str, Any]) -> None:
+    """After `expand` has declared its parameter: if `params` or `expand` has an error, nobody knows the names."""
+    if any(key in table and key not in said for key in ("params", "expand")):
+        said["params"] = AnyParam(said.get("params", {}))
+
+
+def undeclared(template: str, params: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each placeholder of a limit or of `dedupe` that is not a parameter."""
+    for name in placeholders(template):
+        if name in BUILT_IN:
+            yield (
+                f"{{{name}}} is set only when a run is launched, too late for this: declare a parameter of your own"
+                ' under params, and let the caller give it, as in "{day}"'
+            )
+        elif name not in params:
+            yield f'there is no param "{name}"; {nearest(name, params)}'
+
+
+def without_schedule(key: str, said: Mapping[str, Any]) -> str:
+    """A warning: the key has no effect."""
+    if said.get("after"):
+        return f"{key} has no effect without schedule: the job runs after its parents"
+    also = "when a trigger of its file starts it, or by hand" if said.get("trigger") else "by hand only"
+    return f"{key} has no effect without schedule: the job runs {also}"
+
+
 def misused_dedupe(said: Mapping[str, Any], keep_s: float) -> Iterator[str]:
     """Problems between `dedupe` and other keys. ``keep_s``: for how long the ledger keeps runs."""
     dedupe: Dedupe | None = said.get("dedupe")
     if dedupe is None:
         return
-    params = said.get("params", {})
-    yield from [f'there is no param "{name}"; {nearest(name, params)}' for name in placeholders(dedupe.key)
-                if name not in params]  # fmt: skip
+    yield from undeclared(dedupe.key, said.get("params", {}))
     if dedupe.period_s >= keep_s:
         yield "period must be shorter than the time for which the ledger keeps runs ([history] keep of coordd.toml)"
     if dedupe.period_s and said.get("trigger"):
@@ -343,14 +374,12 @@ def _user(value: object) -> str:
 
 def _limits(value: object) -> Limits:
     table = converted(value, dict[str, Any], 'a table { memory = "2G", cpu_weight = 100, tasks = 512 }')
-    said = {}
-    for key, item in table.items():
-        if key not in LIMITS:
-            raise ValueError(f'unknown key "{key:.60}"; {nearest(key, LIMITS)}')
-        try:
-            said[key] = LIMITS[key](item)
-        except ValueError as exc:
-            raise ValueError(f"{key}: {exc}") from exc
+    wrong: list[str] = []
+    said = values.read_table(
+        table, LIMITS, lambda key, message: wrong.append(f"{key}: {message}" if key in LIMITS else message)
+    )
+    if wrong:
+        raise ValueError("; ".join(wrong))
     return Limits(**said)
 
 

@@ -22,6 +22,10 @@ FILE_BYTES_MAX = 1024 * 1024
 _DEEP_KEY = re.compile(r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+){64}""")
 
 
+# What tomllib says of a list on one line, followed by a table of the same name, needs a translation.
+_TWICE = ": a file has either NAME = [...] or [[NAME]], not both"
+
+
 class Problem(msgspec.Struct, frozen=True):
     """A problem that a person must repair. A warning disables nothing."""
 
@@ -99,7 +103,8 @@ def parsed_toml(data: bytes, path: str, kind: Literal["config", "job"]) -> tuple
         return problem("its tables are nested too deeply")
     except ValueError as exc:  # includes numbers and dates that Python refuses
         place = re.search(r"at line (\d+)", str(exc))
-        return problem(f"it is not TOML: {exc}", int(place.group(1)) if place else None)
+        twice = _TWICE if "Cannot mutate immutable namespace" in str(exc) else ""
+        return problem(f"it is not TOML: {exc}{twice}", int(place.group(1)) if place else None)
 
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]*?)\s*\]")

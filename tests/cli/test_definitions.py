@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,3 +163,33 @@ def test_a_memory_that_the_disk_does_not_take_is_told_and_written_once_it_does(
             node.wait_until(lambda: number(node) == 1)  # though nothing has changed since
         (line,) = logged(directory, "state.not_saved")
         assert f"cannot write {directory}/state/definitions.json: {words}" in line["reason"]
+
+
+def test_a_plan_reads_the_configuration_of_the_node_and_says_what_it_cannot_judge(tmp_path: Path) -> None:
+    """A job that names a pool of coordd.toml was shown as removed."""
+    with open_directory() as directory:
+        os.makedirs(f"{directory}/jobs.d")
+        write_job(directory, "pooled", 'schedule = "0 2 * * *"\npool = "etl"\n' + HELLO)
+        write_job(directory, "plain", HELLO)
+        with running(directory, DAEMON, control="[pools]\netl = 1\n") as node:
+            new = tmp_path / "new"
+            shutil.copytree(f"{directory}/jobs.d", new)
+            file = f"{directory}/coordd.toml"
+            same = node.ctl("plan", str(new), "--config", file, "-o", "json")
+            assert {one["job"]: one["change"] for one in json.loads(same.stdout)} == {"plain": "same", "pooled": "same"}
+            assert same.stderr == ""
+
+            (new / "plain.toml").write_text('pool = "none"\n' + HELLO)
+            wrong = node.ctl("plan", str(new), "--config", file, code=65)
+            assert re.search(r"^plain +wrong ", wrong.stdout, re.MULTILINE)
+            assert wrong.stderr.count('there is no pool "none"') == 1
+            assert "0 jobs of 2 would change; 1 file cannot be judged" in wrong.stderr
+
+            without = node.ctl("plan", str(new), "--config", f"{directory}/absent.toml", code=65)
+            assert re.search(r"^pooled +wrong ", without.stdout, re.MULTILINE)
+            assert f"{directory}/absent.toml: it cannot be read" in without.stderr
+            assert "the node's configuration cannot be read" in without.stderr
+
+            other = tmp_path / "other.toml"
+            other.write_text(Path(file).read_text().replace(node.socket, f"{tmp_path}/another.sock"))
+            assert "is of another node" in node.ctl("plan", str(new), "--config", str(other), code=65).stderr

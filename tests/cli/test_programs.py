@@ -287,6 +287,22 @@ def test_places_that_this_user_cannot_make_are_named_before_the_start(monkeypatc
     assert _of_node(Config()) == []
 
 
+def test_check_config_warns_of_what_can_never_happen(directory: str) -> None:
+    os.mkdir(f"{directory}/jobs.d")
+    write_job(directory, "over", 'schedule = "at 2020-01-01T00:00"\n[command]\nargv = ["/bin/true"]\n')
+    write_job(directory, "n-daily", 'schedule = "@daily"\n[command]\nargv = ["/bin/true"]\n')
+    sinks = f'[sink.w]\nto = "file://{directory}/out"\njobs = ["n-*", "nope", "*"]\n'
+    hook = f'[[hook]]\nname = "page"\non = ["node.lost"]\nargv = ["{directory}/absent", "{{event}}"]\n'
+    done = coordd("check-config", configuration(directory, control=sinks + hook))
+    assert done.exit_code == 0
+    told = [line for line in done.stdout.splitlines() if "warning: " in line and "root can" not in line]
+    assert [line.partition(": ")[2] for line in told if not line.startswith("warning")] == [
+        f"hook.page: warning: {directory}/absent is not there or not executable",
+        'sink.w: warning: jobs: there is no job "nope" here; known: n-daily, over',
+        'schedule: warning: "at 2020-01-01T00:00" never fires again: its last time is over',
+    ]
+
+
 def test_root_is_told_what_the_user_of_the_service_could_not_read(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,18 @@ def test_a_run_that_succeeded_is_run_again_with_its_children_and_without(node: N
     assert "no run 'calm#nix'" in node.ctl("run", "rerun", "calm#nix", code=1).stderr
 
 
+def test_a_group_is_told_as_one(node: Node) -> None:
+    logs = node.ctl("run", "logs", "wide#y", code=1).stderr
+    assert "wide#y is a group of 2 runs: expected one of them, for example wide#y~0" in logs
+    node.ctl("job", "suspend", "wide")
+    node.ctl("run", "trigger", "wide", "--id", "y")
+    node.wait_until(lambda: node.ctl("why", "wide#y").stdout.startswith("wide#y is a group of 2 runs: 2 pending. "))
+    assert "wide is suspended by " in node.ctl("why", "wide#y").stdout
+    node.ctl("job", "resume", "wide")
+    node.wait_until(lambda: node.json("run", "show", "wide#y")["state"] == "success")
+    assert node.json("why", "wide#y")["sentence"] == "wide#y is a group of 2 runs: 2 success."
+
+
 def test_what_is_no_dead_letter_is_refused(node: Node, ledger: SqliteLedger) -> None:
     node.ctl("run", "trigger", "hello", "--wait", "--id", "fine")
     refused = node.ctl("deadletter", "replay", "hello#fine", code=1).stderr

@@ -218,7 +218,7 @@ BAD_JOBS = [
     ('limits = { ram = "1G" }\n' + SPARK, "limits", 'unknown key "ram"'),
     ('limits = { memory = "1K" }\n' + SPARK, "limits", "memory: expected at least"),
     ("limits = { cpu_weight = 0 }\n" + SPARK, "limits", "cpu_weight: expected a whole number from 1 to 10000"),
-    ('limits = { tasks = "many" }\n' + SPARK, "limits", "tasks: expected a whole number"),
+    ('limits = { tasks = "a", cpu_weight = 0 }\n' + SPARK, "limits", 'text "a"; cpu_weight: expected a whole number'),
     ('expect_within = "0s"\n' + SPARK, "expect_within", "expected a duration above zero"),
     (SPARK + '[[trigger]]\nfile = "x"\n', "trigger.kind", "expected one of file, http"),
     (SPARK + '[[check]]\nname = "x"\nkind = "y"\n', "check", "check 1: kind: expected one of http"),

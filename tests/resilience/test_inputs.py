@@ -74,8 +74,8 @@ def test_an_input_is_refused_after_as_many_failures_as_allowed(way: Way, attempt
 
     letter = key_of(JOB, PATH)
     assert str(caught.value) == (
-        f"{PATH} has failed 2 times and is not processed any more (last: ValueError('spoilt')). When its cause is"
-        f" mended: coordctl deadletter discard {letter} --note TEXT"
+        f"{PATH} has failed 2 times and is not processed any more. When its cause is mended:"
+        f" coordctl deadletter discard {letter} --note TEXT (last: ValueError('spoilt'))"
     )
     assert way("/in/b.csv", None) == "loaded"
     attempt.ledger.ask(Keep(key=letter, held=False, by="ann"))

@@ -30,7 +30,9 @@ Row = tuple[Any, dict[str, Any]]
 def rows(asked: dict[str, Any]) -> Iterator[Row]:
     """The rows, each as its first value, and {column: value}."""
     if asked["url"].startswith("sqlite:"):
-        yield from _sqlite(asked["url"].removeprefix("sqlite://"), asked["query"], asked["timeout_s"])
+        # A URI of SQLite with more than one slash before the path would name a host.
+        path = "/" + asked["url"].removeprefix("sqlite:").lstrip("/")
+        yield from _sqlite(path, asked["query"], asked["timeout_s"])
     else:
         yield from _postgresql(asked)
 

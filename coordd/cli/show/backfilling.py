@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -76,6 +76,14 @@ def line(plan: Mapping[str, Any], runs: int) -> str:
     ended = plan["succeeded"] + plan["failed"]
     of = f" of {runs}" if runs else ""
     return f"{plan['state']}: {ended}{of} ended, {plan['failed']} failed, {len(plan['open'])} open"
+
+
+def draw(plans: Sequence[Mapping[str, Any]], nothing: str) -> None:
+    """The plans, and why one does not move."""
+    tables.draw(COLUMNS, plans, nothing)
+    for plan in plans:
+        if plan.get("waits"):
+            say(f"{plan['plan']} waits: {safe(plan['waits'])}")
 
 
 def left_alone(job: str) -> str:

@@ -16,7 +16,6 @@ from rich.text import Text
 
 from coordd.cli.show.phrases import (
     advanced,
-    distance,
     duration,
     held,
     instant,
@@ -208,7 +207,7 @@ NODES = (
 JOBS = (
     Column("JOB", text("name"), whole=True),
     Column("STATE", _job_state, whole=True),
-    Column("SCHEDULE", lambda row, _now: plain(row.get("schedule")) or ("by hand" if row.get("enabled", True) else "")),
+    Column("SCHEDULE", lambda row, _now: _schedule(row)),
     Column("ZONE", text("timezone")),
     Column("NEXT (UTC)", when("next")),
     Column("LAST SUCCESS", when("last_success_at")),
@@ -223,6 +222,11 @@ def _to(row: Mapping[str, Any]) -> str:
     return f" to {plain(row['to'])}" if row.get("to") else ""
 
 
+def _schedule(row: Mapping[str, Any]) -> str:
+    """When it runs: its schedule, or what else starts it; nothing for a file that is wrong."""
+    return plain(row.get("schedule") or row.get("started_by")) or ("by hand" if row.get("enabled", True) else "")
+
+
 def _problems(row: Mapping[str, Any]) -> str:
     """A job's suspension, and its problems."""
     stopped = row.get("suspended") or {}
@@ -234,19 +238,6 @@ def _node(row: Mapping[str, Any], _now: float) -> str:
     """A node's name only; its pid at the time does not help people."""
     return host(row.get("node"))
 
-
-def _clocks(seconds: float) -> str:
-    """What the clocks of the job's zone did since the time before."""
-    return f"{duration(abs(seconds))} {'forward' if seconds > 0 else 'back'}" if seconds else ""
-
-
-FIRES = (
-    Column("FIRE TIME (UTC)", text("fire_time")),
-    Column("LOCAL", text("local")),
-    Column("CLOCKS", lambda row, _now: _clocks(row.get("clocks_s") or 0.0)),
-    Column("", lambda row, now: distance(instant(row.get("fire_time")), now), right=True),
-    Column("RUN", text("run"), whole=True),
-)
 
 DECISIONS = (
     Column("FIRE TIME (UTC)", lambda row, _now: plain(row["fire_time"]) + _to(row)),
@@ -549,6 +540,8 @@ def draw_facts(about: Mapping[str, Any], title: str) -> None:
             return moment(instant(value), now)
         if key.endswith("_s") and isinstance(value, (int, float)):
             return duration(value)
+        if isinstance(value, Mapping) and key != "params":  # the default of a parameter may be empty
+            value = {name: item for name, item in value.items() if item not in (None, "", [], {})}
         return size(value) if key.endswith("_bytes") else plain(value)
 
     pairs = [

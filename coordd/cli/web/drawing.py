@@ -56,7 +56,8 @@ def grid(fires: Sequence[Mapping[str, Any]], states: Mapping[str, str], now: flo
     for fire in fires:
         at = str(fire["fire_time"])
         decision = str(fire.get("decision") or "pending")
-        word = states.get(str(fire.get("run") or ""), decision) if decision == "launched" else decision
+        state = states.get(str(fire.get("run") or "")) or fire.get("state")  # a group is in no list of runs
+        word = str(state or decision) if decision == "launched" else decision
         found.setdefault((at[:10], at[11:13]), []).append(word)
     hours = sorted({hour for _, hour in found})
     rows = [(f"{hour}:00", [_cell(day, hour, found.get((day, hour), ())) for day in days]) for hour in hours]

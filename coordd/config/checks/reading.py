@@ -119,8 +119,12 @@ def _numbered(report: Callable[[str], None], number: int, message: str) -> None:
 
 def _use(said: Mapping[str, Any], known: Mapping[str, Check], report: Callable[[str], None]) -> Use | None:
     name, then = said["name"], said.get("then", "abstain")
-    if not isinstance(name, str) or name not in known:
-        report(f"there is no check {found(name)} in coordd.toml; {nearest(str(name)[:64], known)}")
+    if not isinstance(name, str):
+        report(f"name: expected the name of a check of coordd.toml, found {found(name)}")
+        return None
+    if name not in known:
+        shown = values.printable(name[:64])
+        report(f'there is no check "{shown}" in coordd.toml; {nearest(shown, known)}')
         return None
     if then not in REACTIONS:
         report(f"then: expected one of {', '.join(REACTIONS)}; found {found(then)}")

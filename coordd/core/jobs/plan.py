@@ -30,7 +30,7 @@ class Change(NamedTuple):
     """One job before and after. Instants are Unix seconds; ``cut_at``: the end of the comparison, None if complete."""
 
     job: str
-    change: str  # added | removed | changed | same
+    change: str  # added | removed | changed | same | wrong: its file cannot be judged
     added: tuple[float, ...] = ()
     removed: tuple[float, ...] = ()
     moved: tuple[tuple[float, float], ...] = ()

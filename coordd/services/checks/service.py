@@ -88,7 +88,11 @@ class Row(NamedTuple):
     @property
     def since(self) -> float:
         """Since when (Unix seconds) it is in that state."""
-        return max(self.standing.since, self.reported.at) if self.reported is not None else self.standing.since
+        if self.reported is None or said(self.reported)[0] != self.state:
+            return self.standing.since
+        if self.standing.state != self.state or not self.standing.since:
+            return self.reported.at
+        return min(self.standing.since, self.reported.at)
 
     @property
     def text(self) -> str:

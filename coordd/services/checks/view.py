@@ -33,7 +33,7 @@ def row_view(row: Row) -> dict[str, Any]:
         "node": row.node,
         "kind": check.kind,
         "state": row.state,
-        "since": instant(standing.since) if standing.since else None,
+        "since": instant(row.since) if row.since else None,
         "checked_at": instant(standing.at) if standing.at else None,
         "output": row.text,
         "perfdata": standing.figures,

@@ -164,6 +164,7 @@ _JOB: dict[str, Shape] = {
             "description",
             "owner",
             "schedule",
+            "started_by",
             "timezone",
             "next",
             "next_fire_at",
@@ -269,7 +270,7 @@ METHODS: dict[str, Shape] = {
     "job.list": [_JOB],
     "job.show": _JOB_SHOWN,
     "job.next": [dict.fromkeys(("job", "fire_time", "run", "due", "local", "clocks_s"), SHOW)],
-    "job.fires": [{**dict.fromkeys(("fire_time", "due", "decision", "run"), SHOW), "reason": REASON}],
+    "job.fires": [{**dict.fromkeys(("fire_time", "due", "decision", "run", "state"), SHOW), "reason": REASON}],
     "job.activate": RIGHT,
     "config.publish": RIGHT,
     "config.list": [
@@ -287,6 +288,7 @@ METHODS: dict[str, Shape] = {
              "passed", "opened", "succeeded", "failed", "open", "by", "uid", "at", "ended_at"),
             SHOW,
         )
+        | {"waits": SENTENCE}
     ],
     "orphans": {
         "applications": [

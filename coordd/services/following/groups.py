@@ -51,6 +51,11 @@ def sentence(run: str, rows: Sequence[Row], total: int) -> str:
     return f"{run} is a group of {total} runs: {told}{left}.{why}"
 
 
+def one_of_them(run: str, total: int) -> str:
+    """For a method that is about one run."""
+    return f"{run} is a group of {total} runs: expected one of them, for example {run}~0"
+
+
 def view(run: str, rows: Sequence[Row], shown: dict[str, Any], total: int) -> dict[str, Any]:
     """A group, as in `run.show`. ``rows``: of its members, at least one; ``shown``: the view of the first of them."""
     state = state_of(rows, total)

@@ -10,6 +10,7 @@ from typing import Any
 from coordd.core.ledger.inputs.memory import Seen, is_kept
 from coordd.core.ledger.requests import Keep
 from coordd.core.ledger.rows import OF_INPUT, Hold
+from coordd.core.visible import visible
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.control.callers import VIEWER, Caller
@@ -100,13 +101,22 @@ def _job_of(key: str) -> str:
     return key.removeprefix(OF_INPUT).rpartition(":")[0]
 
 
+def _unescaped(text: str) -> str:
+    """A text of a driver, as it was before `coordd.resilience` made it ASCII; a cut one may stay as it is."""
+    try:
+        told = text.encode("ascii").decode("unicode_escape")
+        return visible(told.encode(errors="backslashreplace").decode())  # a file name may be no UTF-8
+    except ValueError:
+        return text
+
+
 def _view(key: str, hold: Hold, seen: Seen) -> dict[str, Any]:
     """One of them, as in `deadletter.list`; ``run``: the one that told of the last failure."""
     return {
         "id": key,
         "kind": "input",
         "at": objects.instant(hold.at),
-        "reason": f"{seen.input}: {seen.reason}",
+        "reason": f"{_unescaped(seen.input)}: {_unescaped(seen.reason)}",
         "attempts": seen.failures,
         "job": _job_of(key),
         "run": hold.by or None,

@@ -10,6 +10,7 @@ from coordd.errors import RefusedError
 from coordd.services.audit import Audit
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller, Method
 from coordd.services.control.rpc import take
+from coordd.services.following import groups
 from coordd.services.logs.answering import Answering
 from coordd.services.logs.files import end_of
 from coordd.services.logs.questions import LOG, OPERATES, OWNS, Reader
@@ -43,6 +44,9 @@ class LogMethods(RunMethods):
         run = await self._run_of(params)
         found = await self._reading.found(run)
         if found is None:
+            expand = groups.expanded(run, self._driver.node.jobs.get(job_of(run)))
+            if expand is not None:
+                raise RefusedError(groups.one_of_them(run, expand.count), kind="unknown_run")
             raise RefusedError(f"no run {run!r}", kind="unknown_run", hint="coordctl run list shows all runs")
         attempt = take(params, "attempt", int, None)
         if attempt is not None and not 0 <= attempt <= max(found.newest, 0):

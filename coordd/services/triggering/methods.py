@@ -131,7 +131,8 @@ class TriggerMethods(RevisionMethods):
         if not names:
             raise RefusedError(f"{job.name} has no trigger", kind="unknown_trigger", hint="coordctl trigger list")
         what = f"{job.name} has no trigger {name[:60]!r}" if name else f"{job.name} has {len(names)} triggers"
-        raise RefusedError(what, kind="unknown_trigger", hint=nearest(name, names))
+        known = nearest(name, names) if name else f"{', '.join(names)}: coordctl trigger show {job.name} {names[0]}"
+        raise RefusedError(what, kind="unknown_trigger", hint=known)
 
     def _poller(self, job: Job, trigger: Trigger) -> str:
         return self.triggering.polling.poller(subject(job.name, trigger.name)) if self.triggering is not None else ""

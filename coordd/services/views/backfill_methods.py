@@ -24,7 +24,7 @@ from coordd.services.breakers.methods import BreakerMethods
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.lookups import Work
 from coordd.services.control.rpc import INVALID_PARAMS, RpcError, take
-from coordd.services.views import objects
+from coordd.services.views import objects, why
 
 # A backfill of more runs than this is asked for twice; one of more than the second figure is refused.
 ASKED_TWICE = 1000
@@ -264,11 +264,19 @@ class BackfillMethods(BreakerMethods):
             "succeeded": plan.succeeded,
             "failed": plan.failed,
             "open": list(plan.open) if plan.state == RUNNING else [],
+            "waits": await self._plan_waits(name) if plan.state == RUNNING else None,
             "by": hold.by,
             "uid": hold.uid,
             "at": objects.instant(hold.at),
             "ended_at": objects.instant(plan.ended_at),
         }
+
+    async def _plan_waits(self, name: str) -> str | None:
+        """Why no run of the plan starts now, beside what `why` says of its open runs; None if nothing is known."""
+        if name not in self._driver.node.jobs:
+            return f"this node has no job {name}: a node that has its file opens the runs"
+        stop = (await self._stopped()).get(name)
+        return why.stopped(name, stop) if stop is not None else self._breaker(name) or None
 
 
 def _asked_for(plan: Plan) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class Explanations(FireMethods):
         stop = None if no_file else (await self._stopped()).get(job_of(run))
         obstacles = self._obstacles(row, no_file, stop)
         if around is not None:  # a part of what is said of its job, which tells what concerns all of its runs
-            obstacles = obstacles._replace(stop=None, drained={}, breaker="")
+            obstacles = obstacles._replace(stop=None, drained={}, breaker="", breaker_told=bool(obstacles.breaker))
         said = why.why_run(
             run,
             row,
@@ -230,7 +230,11 @@ class Explanations(FireMethods):
         if expand is None:
             return None
         rows = await self._ledger.query(lambda ledger: groups.member_rows(ledger, run, expand))
-        return Absent(True, nominal_time(run), awaits=groups.sentence(run, rows, expand.count)) if rows else None
+        if not rows:
+            return None
+        ended = groups.state_of(rows, expand.count) in TERMINAL
+        said = groups.sentence(run, rows, expand.count)
+        return Absent(True, nominal_time(run), group=said, group_ended=ended)
 
     def _absent(self, run: str) -> Absent:
         """Known facts about a run that has no row."""

@@ -26,6 +26,9 @@ FIRES_MAX = 1000
 # How many fire times `job.fires` shows if nobody says from when.
 FIRES_SHOWN = 50
 
+# How many rows of a group's members one answer reads; of large groups it tells fewer fire times.
+MEMBERS_READ_MAX = 20_000
+
 # How many revoked runs of a job are looked at.
 REVOKED_MAX = 1000
 
@@ -69,7 +72,8 @@ class FireMethods(CoreMethods):
     async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> list[Fire]:
         """The newest fire times between two nominal instants (Unix seconds). Raises UnavailableError."""
         node, now = self._driver.node, self._driver.now()
-        limit = min(most, VIEWER_LIST_MAX) if looks else most
+        members = job.expand.count if job.expand else 1
+        limit = min(most, VIEWER_LIST_MAX if looks else most, max(1, MEMBERS_READ_MAX // members))
         present = now.wall - node.skew_s(now)
         end = min(end, present)
         decided = await self._ledger.query(lambda ledger: ledger.fires(job.name))
@@ -80,7 +84,7 @@ class FireMethods(CoreMethods):
         )
         first = math.nextafter(dues[0].due, -math.inf) if dues else max(begin, 0.0) - job.offset_s
         last = max(dues[-1].due if dues else 0.0, end + job.offset_s)
-        known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, limit))
+        known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, limit * members))
         found = fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)[-limit:]
         return [self._seen(job, fire) for fire in found]
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coordd.core.groups.expand import group_of, member
+from coordd.core.groups.expand import group_of
 from coordd.core.jobs.job import Job, due_time, fire_time, scheduled_run
 from coordd.core.jobs.schedule import fires_between, without_blackouts
 from coordd.core.ledger.fires import (
@@ -27,6 +27,7 @@ from coordd.core.ledger.fires import (
 from coordd.core.ledger.rows import Activation, Row, is_backfill, is_rerun
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import MISSED, PENDING, REPEATED, RETRY
+from coordd.services.following import groups
 from coordd.services.views.objects import instant
 
 LAUNCHED = "launched"
@@ -48,8 +49,8 @@ NOT_RECORDED = "not recorded: it is older than the history kept, or a node of an
 
 
 class Fire(NamedTuple):
-    """One fire time (Unix seconds, nominal and due). ``decision`` is "" if none is known; ``run``: its run, or the run
-    that stands for it.
+    """One fire time (Unix seconds, nominal and due). ``decision`` is "" if none is known; ``run``: its run, its group,
+    or the run that stands for it; ``state``: of its own run, or of its group as a whole.
     """
 
     fire_at: float
@@ -57,6 +58,7 @@ class Fire(NamedTuple):
     decision: str
     reason: str
     run: str = ""
+    state: str = ""
 
     def view(self) -> dict[str, Any]:
         """As in `job.fires`."""
@@ -66,6 +68,7 @@ class Fire(NamedTuple):
             "decision": self.decision or None,
             "reason": self.reason or None,
             "run": self.run or None,
+            "state": self.state or None,
         }
 
 
@@ -133,11 +136,25 @@ def fires(dues: Sequence[Due], known: Known, begin: float, end: float, identity_
     """Each of these fire times with its decision, and the runs between ``begin`` and ``end`` that belong to none of
     them: the definition may not be known here.
     """
-    listed = {one.due: _fire(one.job, one.due, known, identity_from, now, blackout=one.blackout) for one in dues}
-    told = {scheduled_run(one.job.name, fire_time(one.job, one.due, identity_from)) for one in dues}
+    rows: dict[str, list[Row]] = {}  # of a group's members together
     for row in known.rows.values():
-        if group_of(row.run) not in told and row.scheduled and begin <= row.fire_at <= end and not run_fault(row):
-            listed.setdefault(row.due_at, _of_row(row))
+        if not run_fault(row):
+            rows.setdefault(group_of(row.run), []).append(row)
+    listed: dict[float, Fire] = {}
+    told: set[str] = set()
+    for due, job, blackout in dues:
+        at = fire_time(job, due, identity_from)
+        run = scheduled_run(job.name, at)
+        told.add(run)
+        if run in rows:
+            found = _of_rows(run, rows[run], job.expand.count if job.expand else 0)
+            listed[due] = found._replace(due=due)  # an older version wrote rows without the jitter
+        else:
+            listed[due] = _without_row(due, at, known, now, blackout=blackout)
+    for run, others in rows.items():
+        first = others[0]
+        if run not in told and first.scheduled and begin <= first.fire_at <= end:
+            listed.setdefault(first.due_at, _of_rows(run, others))
     return [listed[due] for due in sorted(listed)]
 
 
@@ -154,12 +171,7 @@ def passed_over(fire: Fire, decision: str) -> Fire:
     return fire._replace(decision=decision, reason=_STRETCHES[decision][1])
 
 
-def _fire(job: Job, due: float, known: Known, identity_from: float, now: float, *, blackout: bool) -> Fire:
-    at = fire_time(job, due, identity_from)
-    run = scheduled_run(job.name, at)
-    row = known.rows.get(run) or known.rows.get(member(run, 0))
-    if row is not None and not run_fault(row):
-        return _of_row(row)._replace(due=due, run=run)  # an older version wrote rows without the jitter
+def _without_row(due: float, at: float, known: Known, now: float, *, blackout: bool) -> Fire:
     if blackout:
         return Fire(at, due, BLACKOUT, "its time lies in a blackout of the job")
     stretch = next((one for one in known.decided.stretches if one.after < due <= one.upto), None)
@@ -185,12 +197,29 @@ def _of_row(row: Row) -> Fire:
     how = ("" if row.by.startswith(REPEATED) else "run once more ") if is_rerun(row) else "opened by "
     opened = f", {how}{row.by}" if is_backfill(row) else ""
     if row.token or (row.attempt and not opened):
-        return Fire(at, due, LAUNCHED, f"its run is {row.state}{opened}", row.run)
+        return Fire(at, due, LAUNCHED, f"its run is {row.state}{opened}", row.run, row.state)
     if row.state in (PENDING, RETRY):
-        return Fire(at, due, "", f"{NOT_YET}its run waits to be launched{opened}", row.run)
+        return Fire(at, due, "", f"{NOT_YET}its run waits to be launched{opened}", row.run, row.state)
     if row.state == MISSED:
-        return Fire(at, due, missed_as(row.reason), row.reason, row.run)
-    return Fire(at, due, "rejected", row.reason, row.run)
+        return Fire(at, due, missed_as(row.reason), row.reason, row.run, row.state)
+    return Fire(at, due, "rejected", row.reason, row.run, row.state)
+
+
+def _of_rows(run: str, rows: Sequence[Row], members: int = 0) -> Fire:
+    """The decision that the rows of a run, or of a group's members, tell: launched if one of them was. ``members``: as
+    many as its definition says; 0: it is not known.
+    """
+    told = [_of_row(row) for row in rows]
+    if rows[0].run == run:
+        return told[0]
+    total = max(members, len(rows))
+    found = next((one for one in told if one.decision == LAUNCHED), told[0])._replace(run=run)
+    state = groups.state_of(rows, total)
+    if found.decision != LAUNCHED:
+        return found._replace(state=state)
+    left = f", {total - len(rows)} not recorded yet" if len(rows) < total else ""
+    counts = ", ".join(f"{number} {word}" for word, number in groups.counted(rows).items())
+    return found._replace(reason=f"its group is {state}: {counts}{left}", state=state)
 
 
 def missed_as(reason: str) -> str:

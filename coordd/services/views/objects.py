@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from coordd.core.election import Election
 from coordd.core.jobs.arguments import unpacked
-from coordd.core.jobs.job import Command, Job, fire_time, iso, scheduled_run, unpinned
+from coordd.core.jobs.job import Command, Job, Schedule, fire_time, iso, scheduled_run, unpinned
 from coordd.core.jobs.plan import utc_offset_s
-from coordd.core.jobs.schedule import next_fire, zone
+from coordd.core.jobs.schedule import last_fire, next_fire, zone
 from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_fault
 from coordd.core.ledger.words import BAD
@@ -65,6 +65,14 @@ def run_view(row: Row, *, redacted: bool) -> dict[str, Any]:
 def by_person(row: Row | AttemptRow) -> bool:
     """True if a person has said how it ended (`run resolve`): its end is not the instant of the program's."""
     return row.reason.startswith(RESOLVED) and row.exit_code is None
+
+
+def resolved(row: Row) -> str:
+    """What a person has said of its end; "" if the run ended by itself."""
+    if not by_person(row):
+        return ""
+    said, _, cause = row.reason.partition("; its own end is not known")
+    return f"was {said} at {iso(int(row.ended_at))}; its own end on {row.node or 'its node'} is not known{cause}"
 
 
 def _bad_view(row: Row, fault: str) -> dict[str, Any]:
@@ -294,6 +302,7 @@ def job_view(
         "description": job.description,
         "owner": job.owner or None,
         "schedule": job.schedule_text or None,
+        "started_by": started_by(job),
         "timezone": planned.timezone if planned else None,
         "next": upcoming,
         "next_fire_at": upcoming,
@@ -318,16 +327,26 @@ def job_view(
     }
 
 
+def started_by(job: Job) -> str:
+    """What starts runs of a job, beside a person: "schedule", "after PARENTS", "triggers: KINDS"; or "by hand"."""
+    if job.schedule_text:
+        return "schedule"
+    if job.after is not None:
+        return f"after {', '.join(job.after.jobs)}"
+    return f"triggers: {', '.join([one.kind for one in job.triggers])}" if job.triggers else "by hand"
+
+
 def fire_views(job: Job, dues: Sequence[float], now: float, identity_from: float) -> list[dict[str, Any]]:
     """The fire times of a job, ascending; ``due`` includes the job's jitter.
 
     ``local`` is the fire time by the clocks of the job's zone; ``clocks_s`` is the change of those clocks
-    since the fire time before it, or since now (negative: put back).
+    since the fire time before it (negative: put back); the first of a job has none before it.
     """
     planned = job.schedule or job.held
     timezone = planned.timezone if planned is not None else "UTC"
     shown = []
-    offset_s = utc_offset_s(timezone, now)
+    before = _fired_before(planned, now) if planned is not None else None
+    offset_s = utc_offset_s(timezone, before) if before is not None else None
     for due in dues:
         named = fire_time(job, due, identity_from)
         before_s, offset_s = offset_s, utc_offset_s(timezone, named)
@@ -338,10 +357,20 @@ def fire_views(job: Job, dues: Sequence[float], now: float, identity_from: float
                 "run": scheduled_run(job.name, named),
                 "due": instant(due),
                 "local": datetime.fromtimestamp(named, zone(timezone)).isoformat(),
-                "clocks_s": offset_s - before_s,
+                "clocks_s": offset_s - before_s if before_s is not None else 0.0,
             }
         )
     return shown
+
+
+def _fired_before(planned: Schedule, now: float) -> float | None:
+    """The fire time before the next one, or an instant with the same clocks; None if there is none."""
+    if planned.start > now or planned.kind == "at":
+        return None
+    if planned.kind == "every":
+        return now
+    at = last_fire(planned.cron, planned.timezone, now)
+    return at if at is not None and at >= planned.start else None
 
 
 def next_fires(job: Job, after: float, count: int, check: Callable[[], None] = lambda: None) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from coordd.core.ledger.rows import AttemptRow, Row
 from coordd.core.ledger.sound import attempt_fault, run_fault
-from coordd.core.ledger.words import RETRY, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import ABSENT, RETRY, TERMINAL, UNKNOWN
 from coordd.services.following import lineal
 from coordd.services.views.objects import Stop, by_person, instant
 
@@ -51,7 +51,10 @@ def shown(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 def _steps(row: Row, attempts: Sequence[AttemptRow]) -> list[Step]:
     asked = lineal.registered_by(row)
-    by = f"by {asked}" if asked else "by its schedule" if row.scheduled else ""
+    if asked.startswith(ABSENT):
+        by = f"without its parents: {asked.removeprefix(ABSENT)}"
+    else:
+        by = f"by {asked}" if asked else "by its schedule" if row.scheduled else ""
     steps = [Step(row.due_at, "", "due"), Step(row.created_at, "", "registered", by)]
     told = False  # True when the end of the last attempt is shown: it is also the end of the run
     for one in attempts:

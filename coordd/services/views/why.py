@@ -22,7 +22,7 @@ from coordd.core.visible import visible
 from coordd.services.following import lineal
 from coordd.services.views.fires import BLACKOUT, Fire
 from coordd.services.views.letters import is_letter
-from coordd.services.views.objects import Stop, by_person
+from coordd.services.views.objects import Stop, resolved
 
 # A run in one of these states will still be launched, so obstacles to launching matter.
 _TO_COME = ("pending", "retry", "received")
@@ -90,6 +90,7 @@ class Obstacles(NamedTuple):
     redefined: bool = False  # the job's definition here differs from the run's
     breaker: str = ""  # what its job's breaker does; "" if it is closed
     only_is: str = ""  # how the only node that may launch it is; "" if it is alive
+    breaker_told: bool = False  # its job's breaker is open, and the sentence about the job says so
 
 
 FREE = Obstacles()
@@ -109,6 +110,8 @@ class Absent(NamedTuple):
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
     fire: Fire | None = None  # what the ledger has decided about it
     awaits: str = ""  # the parents that it waits for, as a sentence
+    group: str = ""  # of a group: how its members are, as a sentence
+    group_ended: bool = False
     heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
     accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
 
@@ -165,7 +168,8 @@ def _explained(
     if row.state in _TO_COME:
         before = troubles + _hindered(row, obstacles) + before
     elif row.reason == PREVENTED_BY:
-        before = f" The breaker of its job was open then. {obstacles.breaker or 'It is closed now.'}" + before
+        now = obstacles.breaker or ("" if obstacles.breaker_told else "It is closed now.")
+        before = (f" {now}" if now else "") + before
     if is_letter(row):
         before += (
             f" It was given up. To try it once more: `coordctl deadletter replay {run}`. If nobody needs it: `coordctl "
@@ -200,6 +204,8 @@ def _without_row(
     if pursuit is not None:
         text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
         return text + troubles + _held_back(job_of(run), obstacles)
+    if absent.group:
+        return absent.group + ("" if absent.group_ended else troubles + _held_back(job_of(run), obstacles))
     told = f"The ledger has no run {run!r}: {_absent(absent)}"
     undecided = absent.fire is None or not absent.fire.decision
     open_still = (
@@ -264,12 +270,12 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
             f"(attempt {row.attempt}){_held(row, holder)}"
         ),
         "success": lambda: (
-            _resolved(row)
+            resolved(row)
             or f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
         ),
-        "failure": lambda: _resolved(row) or f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {row.reason}",
+        "failure": lambda: resolved(row) or f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {_reason(row)}",
         "revoked": lambda: f"was revoked at {_at(row.ended_at)}: {row.reason}",
-        "rejected": lambda: f"was not launched: {row.reason}",
+        "rejected": lambda: f"was not launched: {_reason(row)}",
         "missed": lambda: f"was not launched: {row.reason}",
         "lost": lambda: f"was lost: {row.reason}",
         "unknown": lambda: (
@@ -280,12 +286,8 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
     }[row.state]()
 
 
-def _resolved(row: Row) -> str:
-    """What a person has said of its end; "" if the run ended by itself."""
-    if not by_person(row):
-        return ""
-    said, _, cause = row.reason.partition("; its own end is not known")
-    return f"was {said} at {_at(row.ended_at)}; its own end on {row.node or 'its node'} is not known{cause}"
+def _reason(row: Row) -> str:
+    return "the breaker of its job was open then" if row.reason == PREVENTED_BY else row.reason
 
 
 def _held(row: Row, holder: Holder | None) -> str:
@@ -476,6 +478,9 @@ def _next_time(job: Job, next_at: float | None, stop: Stop | None) -> str:
         return f"Next: {iso(next_at)}."
     if job.after is not None:
         return lineal.relation(job)
+    if job.schedule is None and job.triggers:
+        kinds = ", ".join([one.kind for one in job.triggers])
+        return f"It has no schedule: its triggers start it ({kinds}), or a person: `coordctl run trigger {job.name}`."
     if job.schedule is None:
         return "It has no schedule: it runs when somebody triggers it."
     return "Its schedule has no further fire time."
@@ -521,6 +526,8 @@ def _pending(row: Row, pursuit: Pursuit | None, election: Election | None) -> st
 
 def _retry(row: Row, pursuit: Pursuit | None) -> str:
     text = f"is due again as attempt {row.attempt} at {_at(row.not_before)}, because: {row.reason}"
+    if is_backfill(row) and not is_rerun(row) and not row.token:
+        text = f"waits to be launched for the first time (attempt {row.attempt}, due {_at(row.not_before)})"
     if pursuit is not None and pursuit.why:
         text += f"; {pursuit.why}"
     return text

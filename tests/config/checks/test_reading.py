@@ -100,7 +100,7 @@ def test_a_job_has_checks_of_its_own_and_names_others(tmp_path: Path) -> None:
     assert job is not None
     assert [one.key for one in job.checks] == ["sales/api"]
     for text, problem in (
-        ('check = ["romo"]\n', 'there is no check the text "romo" in coordd.toml; did you mean "room"'),
+        ('check = ["romo"]\n', 'there is no check "romo" in coordd.toml; did you mean "room"'),
         ('check = "room"\n', "expected a list"),
         ('check = [{ name = "room", then = "suspend" }]\n', 'the check needs scope = "cluster" or "tag:T"'),
         ('check = [{ name = "room", then = "panic" }]\n', "expected one of warn, abstain, suspend"),

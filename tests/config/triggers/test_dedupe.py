@@ -40,6 +40,7 @@ def test_the_forms(tmp_path: Path, said: str, dedupe: Dedupe) -> None:
     [
         ('"all"', "expected a template that names a parameter, or a period"),
         ('"{who}"', 'there is no param "who"'),
+        ('"{customer}-{date}"', "{date} is set only when a run is launched, too late for this"),
         ('"{customer"', "key: a single"),
         ("5", "expected a text, found the number 5"),
         ('{ period = "1h" }', "key, period, then }, found"),

@@ -8,9 +8,12 @@ from structlog.testing import capture_logs
 from support.small_cluster import job
 
 from coordd.core.checks.check import Check, Use
-from coordd.core.checks.state import Result
+from coordd.core.checks.state import Result, Standing
 from coordd.core.ledger.rows import OF_CHECK, OF_REPORTED, Hold
 from coordd.core.ready import Now
+from coordd.services.checks.service import Row
+from coordd.services.checks.view import row_view
+from coordd.services.views.objects import instant
 from services.checks.test_service import SHARED, Machine, Place
 
 
@@ -32,6 +35,27 @@ def test_a_change_is_told_once_and_jobs_are_left_to_others(monkeypatch: pytest.M
     a.checks.use({})
     a.around()
     assert a.node.abstains_from == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "reported", "since"),
+    [
+        (("healthy", 10.0), None, 10.0),
+        (("healthy", 10.0), ("unhealthy", 20.0), 20.0),  # it was said to be so since 10
+        (("unhealthy", 30.0), ("unhealthy", 20.0), 20.0),
+        (("unhealthy", 10.0), ("unhealthy", 20.0), 10.0),
+        (("unhealthy", 10.0), ("healthy", 20.0), 10.0),
+        (("unknown", 0.0), ("unknown", 20.0), 20.0),
+    ],
+)
+def test_a_state_counts_since_what_made_it(
+    found: tuple[str, float], reported: tuple[str, float] | None, since: float
+) -> None:
+    standing = Standing(state=found[0], since=found[1])
+    report = Hold(by="ann", at=reported[1], until=99.0, note=f"{reported[0]} x") if reported else None
+    row = Row(Check(name="room", kind="disk", path="/"), "a", standing, report)
+    assert row.since == since
+    assert row_view(row)["since"] == instant(since)
 
 
 def test_the_next_checker_tells_of_a_change_from_what_the_one_before_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ from support.small_cluster import Lone, job
 
 from coordd.core.election import Election
 from coordd.core.jobs.job import pinned
+from coordd.core.ledger.breaker.text import PREVENTED_BY
 from coordd.core.ledger.fires import HELD_BY_OTHERS, HELD_BY_SUSPENSION
 from coordd.core.ledger.rows import AttemptRow, Hold, Row
-from coordd.core.ledger.words import AttemptNumber, Policy
+from coordd.core.ledger.words import ABSENT, AttemptNumber, Policy
 from coordd.core.wire.events import Candidacy
 from coordd.services.views import timeline
 from coordd.services.views.fires import Fire
@@ -265,6 +266,38 @@ def test_the_timeline_of_a_run_that_never_began() -> None:
     )
 
 
+def test_the_timeline_of_a_run_whose_parents_are_absent() -> None:
+    """It began with "registered by its parents were awaited"."""
+    told = [one.detail for one in timeline.of_run(row("missed", by=ABSENT + "pa, pb (failure)"), [])]
+    assert "without its parents: pa, pb (failure)" in told
+
+
 def test_a_bad_row_has_no_timeline() -> None:
     assert steps(row("nonsense"), []) == []
     assert steps(None, []) == []
+
+
+def test_a_run_that_the_breaker_of_its_job_prevented() -> None:
+    prevented = row("rejected", reason=PREVENTED_BY)
+    launched = f"{RUN} was not launched: the breaker of its job was open then."
+    assert said(prevented) == f"{launched} It is closed now."
+    still = "The breaker of sales is open since 2027-01-15T08:00:00Z."
+    assert said(prevented, obstacles=Obstacles(breaker=still)) == f"{launched} {still}"
+    assert said(prevented, obstacles=Obstacles(breaker_told=True)) == launched, "the sentence about its job says it"
+
+
+def test_a_group_is_told_by_its_members() -> None:
+    """It said first that the ledger has no such run."""
+    stop = Obstacles(stop=Stop(HOLD))
+    waits = Absent(True, DUE, group=f"{RUN} is a group of 2 runs: 2 pending.")
+    assert said(None, absent=waits) == waits.group
+    resume = "`coordctl job resume sales` lets it run again."
+    assert said(None, absent=waits, obstacles=stop) == f"{waits.group} sales is suspended {HELD_BY}; {resume}"
+    assert said(None, absent=waits._replace(group_ended=True), obstacles=stop) == waits.group
+
+
+def test_a_run_of_a_backfill_that_never_ran_is_not_due_again() -> None:
+    mark = "backfill ab12 by root"
+    first = row("retry", attempt=1, by=mark, reason=f"opened by {mark}")
+    assert said(first).startswith(f"{RUN} waits to be launched for the first time (attempt 1, due ")
+    assert said(row("retry", attempt=1, by=mark, token=7)).startswith(f"{RUN} is due again as attempt 1 at ")

@@ -29,6 +29,7 @@ def node() -> Iterator[Node]:
         os.makedirs(f"{directory}/jobs.d")
         write_job(directory, "daily", DAILY + SAYS % directory)
         write_job(directory, "fails", DAILY + BAD)
+        write_job(directory, "held", DAILY + '[command]\nargv = ["/bin/true"]\n')
         write_job(
             directory,
             "waits",
@@ -130,6 +131,20 @@ def test_ctrl_c_leaves_it_alone_and_a_person_cancels_it(node: Node) -> None:
     Path(node.directory, "go").touch()
     node.wait_until(lambda: node.json("run", "show", "waits")["state"] == "success")
     assert [run["id"] for run in node.json("run", "list", "--job", "waits")] == ["waits@2026-03-02T02:00:00Z"]
+
+
+def test_the_status_says_that_the_job_is_suspended(node: Node) -> None:
+    """A plan that does not move said nothing."""
+    node.ctl("job", "suspend", "held", "--note", "the table moves")
+    node.ctl("job", "backfill", "held", *THREE_DAYS, "--no-wait")
+    waits = plan(node, "held")["waits"]
+    assert waits.startswith("held is suspended by ")
+    assert "(the table moves)" in waits
+    shown = node.ctl("job", "backfill", "held", "--status")
+    assert f"{plan(node, 'held')['plan']} waits: held is suspended by " in shown.stderr
+    node.ctl("job", "resume", "held")
+    node.wait_until(lambda: plan(node, "held")["state"] == "done")
+    assert plan(node, "held")["waits"] is None
 
 
 WRONG = [

@@ -40,7 +40,7 @@ def test_a_breaker_opens_one_run_tries_although_its_owner_is_killed_and_it_close
         row = cluster.becomes(trigger(two, "fragile", "stopped"), "rejected")
         assert row["reason"] == "breaker"
         assert not cluster.starts("fragile#stopped")
-        assert "The breaker of its job was open then" in one.why("fragile#stopped")
+        assert "the breaker of its job was open then" in one.why("fragile#stopped")
         until(lambda: all("job:fragile" in node.status()["breakers_open"] for node in cluster.nodes))
         assert {view["breaker"] for view in one.call("job.list") if view["name"] == "fragile"} <= {"open"}
         until(lambda: "breaker.opened" in two.log(), why="the change is logged")
