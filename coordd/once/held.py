@@ -184,7 +184,12 @@ class Held:
         if not self.lost and not self._over.is_set() and not self._reported.is_set():
             self.lost = why or "the lease is lost"
             # A separate thread calls this: a blocked event loop must not stop our own thread, which may have to kill.
-            threading.Thread(target=self.on_lost, args=(self.lost,), daemon=True).start()
+            try:
+                threading.Thread(target=self.on_lost, args=(self.lost,), daemon=True).start()
+            except RuntimeError as exc:  # no room for a thread: the code is not cancelled, and is killed in time
+                os.write(
+                    2, f"coordd.single: the code of {self.run} cannot be told that its lease is lost: {exc}\n".encode()
+                )
 
     def _report(self, state: str, exit_code: int, reason: str) -> None:
         """Report the end ourselves: the keeper died before it could, and we still have the lease."""

@@ -130,3 +130,16 @@ def test_the_thread_rests_when_it_may_not_kill(on_lost: str, over: bool) -> None
     thread.join(DEADLINE_S)
     assert spent
     assert spent[0] < 0.5 * LOOK_S
+
+
+def test_no_room_for_a_thread_does_not_stop_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made, keeper = held("hold", over=False)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    made.run = "j#1"
+    made._heard(b"lost")
+    assert made.lost == "the lease is lost, or the run was cancelled"
+    os.close(keeper)
+    os.close(made._hears)

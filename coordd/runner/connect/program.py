@@ -2,7 +2,8 @@
 
     python … program OPTIONS -- SPARK-SUBMIT …
 
-OPTIONS is JSON: ``client``, the argv of the client.
+OPTIONS is JSON: ``client``, the argv of the client. On SIGTERM it tells client and server to end, waits for both, and
+exits with 143. The runner kills all three after its kill grace.
 """
 
 import json
@@ -34,9 +35,22 @@ PREPARED = "COORDD_CONNECT"
 # Exit code (sysexits.h): the server could not be used.
 EXIT_UNAVAILABLE = 69
 
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+class Terminated:
+    """Whether this program was told to end. Both others would die with it, so it must not end first."""
+
+    told = False
+
+
+def _terminate(*_: object) -> None:
+    Terminated.told = True
+
 
 def main() -> NoReturn:
     """Run server and client."""
+    signal.signal(signal.SIGTERM, _terminate)
     options, words = json.loads(sys.argv[1]), sys.argv[3:]
     server = _prepared(os.environ.pop(PREPARED, ""), os.environ.pop(TOKEN, "")) or Server(words, dict(os.environ))
     for left in reversed(range(STARTS_MAX)):
@@ -48,6 +62,8 @@ def main() -> NoReturn:
             sys.exit(EXIT_UNAVAILABLE)
         server = Server(words, dict(os.environ))
     code = _client(options["client"], server)
+    if Terminated.told:
+        _leave(server)
     server.end()
     _exit(code)
 
@@ -72,6 +88,8 @@ def _await(server: "Server | PreparedServer") -> bool:
     """Wait until the server listens; False if another process has its port. End if it never will."""
     deadline = time.monotonic() + START_S
     while not server.listens():
+        if Terminated.told:
+            _leave(server)
         if server.has_ended():
             say(f"the server of Spark Connect did not start (exit code {server.exit_code}); its output is above")
             sys.exit(server.exit_code if server.exit_code and server.exit_code > 0 else EXIT_UNAVAILABLE)
@@ -86,11 +104,18 @@ def _await(server: "Server | PreparedServer") -> bool:
 
 
 def _client(argv: "list[str]", server: "Server | PreparedServer") -> int:
-    """Run the client; its exit code, negative for a signal."""
+    """Run the client; its exit code, negative for a signal. A client is not started, or ends, if we are told to end."""
+    if Terminated.told:
+        return EXIT_TERMINATED
     env = client_env(dict(os.environ), server.port, server.token)
     pid = spawn(argv, env)
     kill_at = 0.0
     while True:
+        if Terminated.told:
+            os.kill(pid, signal.SIGTERM)
+            server.terminate()
+            os.waitpid(pid, 0)
+            return EXIT_TERMINATED
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
@@ -102,6 +127,14 @@ def _client(argv: "list[str]", server: "Server | PreparedServer") -> int:
             os.waitpid(pid, 0)
             return EXIT_UNAVAILABLE
         time.sleep(LOOK_S if kill_at else START_LOOK_S)
+
+
+def _leave(server: "Server | PreparedServer") -> NoReturn:
+    """Told to end, and there is no client: wait for the server, which ends itself."""
+    server.terminate()
+    while not server.has_ended():
+        time.sleep(START_LOOK_S)
+    sys.exit(EXIT_TERMINATED)
 
 
 def _exit(code: int) -> NoReturn:

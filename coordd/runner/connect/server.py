@@ -37,6 +37,7 @@ class Started:
     port: int
     token: str
     exit_code: "int | None" = None
+    _told = False
 
     def listens(self) -> bool:
         """True if the server, and no other process, listens on its port."""
@@ -57,6 +58,12 @@ class Started:
         while not self.has_ended() and time.monotonic() < deadline:
             time.sleep(0.02)
         self._signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Tell it to end, once, and do not wait."""
+        if not self._told:
+            self._told = True
+            self._signal(signal.SIGTERM)
 
     def _signal(self, number: int) -> None:
         if self.exit_code is None:
@@ -123,8 +130,11 @@ class PreparedServer(Started):
 def spawn(argv: "list[str]", env: "dict[str, str]", output: int = -1) -> int:
     """Start a program that dies with this process. ``output``: as of Server."""
     parent = os.getpid()
+    # Until the child has the default again, our handler of SIGTERM must not take a signal for it.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
     try:
         kernel.die_with_parent(signal.SIGKILL)
@@ -134,6 +144,7 @@ def spawn(argv: "list[str]", env: "dict[str, str]", output: int = -1) -> int:
             os.dup2(output, 1)
             os.dup2(output, 2)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvpe(argv[0], argv, env)
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else exc
