@@ -131,8 +131,12 @@ def ping() -> None:
     "subject", metavar="ID|JOB|FILE", shell_complete=lambda *args: complete_jobs(*args) + complete_runs(*args)
 )
 @click.option("--what-if-without", "away", metavar="NODE", help="Also: what would be if that node were away.")
-def why(subject: str, away: str | None) -> None:
-    """Why a run did or did not run, what keeps a job from its next run, or why a file (/PATH) has no run."""
+@click.pass_context
+def why(context: click.Context, subject: str, away: str | None) -> None:
+    """Why a run did or did not run, what keeps a job from its next run, or why a file (/PATH) has no run.
+
+    Exit 1 if there is no such run or job.
+    """
     from coordd.cli.show.brief import wrapped
 
     def draw(said: Any) -> None:
@@ -147,7 +151,10 @@ def why(subject: str, away: str | None) -> None:
         if said.get("unheard"):
             click.echo(f"The journals of these nodes could not be asked: {', '.join(said['unheard'])}.")
 
-    asked().show(asked().call("why", id=subject, **({"without": away} if away else {})), draw)
+    answer = asked().call("why", id=subject, **({"without": away} if away else {}))
+    asked().show(answer, draw)
+    if not answer.get("found", True):  # an older daemon does not tell
+        context.exit(EXIT_FAILED)
 
 
 @program.command("doctor")

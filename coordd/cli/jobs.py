@@ -255,9 +255,13 @@ def job_next(name: str, count: int) -> None:
 @job.command("fires")
 @click.argument("name", shell_complete=complete_jobs)
 @click.option(
-    "--from", "begin", metavar="T", callback=instant, help="The first fire time (UTC), or a duration before now: 7d."
+    "--from",
+    "begin",
+    metavar="T",
+    callback=instant,
+    help="Fire times from then on (UTC, included), or a duration before now: 7d.",
 )
-@click.option("--to", "end", metavar="T", callback=instant, help="The last one.")
+@click.option("--to", "end", metavar="T", callback=instant, help="Fire times up to then (included).")
 def job_fires(name: str, begin: float | None, end: float | None) -> None:
     """What became of each fire time: launched, coalesced, skipped, missed, rejected, suspended, blackout or limited.
 

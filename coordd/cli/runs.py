@@ -184,9 +184,10 @@ def run_revoke(ident: str, job: str | None, note: str) -> None:
     if bool(ident) == bool(job):
         raise click.UsageError("expected either the ID of a run, or --job NAME")
     if not job:
-        asked().show(
-            asked().call("run.revoke", id=ident, note=note), lambda said: click.echo(f"{said['id']} will not run")
-        )
+        answer = asked().call("run.revoke", id=ident, note=note)
+        recorded = answer.get("recorded", True)  # an older daemon does not tell
+        told = "will not run" if recorded else "is not recorded yet; it is forbidden in advance, and will not run"
+        asked().show(answer, lambda said: click.echo(f"{said['id']} {told}"))
         return
     revoked: list[str] = []
     more = True

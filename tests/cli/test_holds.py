@@ -201,6 +201,9 @@ def test_each_fire_time_has_one_line_and_a_suspension_is_one_span() -> None:
             (fire, *_) = [one for one in node.json("job", "fires", "tick") if one["decision"] == "suspended"]
             answer = node.ctl("why", f"tick@{fire['fire_time']}").stdout
             assert "was suspended: the job was suspended until its start_within had passed" in answer.replace("\n", " ")
+            times = [one["fire_time"] for one in node.json("job", "fires", "tick")]
+            between = node.json("job", "fires", "tick", "--from", times[0], "--to", times[2])
+            assert [one["fire_time"] for one in between] == times[:3], "both are included"
             run = next(one["run"] for one in node.json("job", "fires", "tick") if one["decision"] == "launched")
             timeline = node.ctl("why", run).stdout
             assert "AT (UTC)" in timeline

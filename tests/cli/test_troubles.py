@@ -342,3 +342,15 @@ def test_why_and_run_show_have_a_timeline(node: Node) -> None:
     beside.remove(elected)
     assert [step["what"] for step in beside] == ["triggered", "run.trigger"], "only journals know of these"
     assert elected["detail"] == f"attempt 0: {elected['node']} first"
+
+
+def test_why_fails_for_what_is_nowhere_and_a_revoke_names_a_run(node: Node) -> None:
+    for word in ("hello#nosuch", "nosuchjob", "nosuchjob#1", "nosuchjob@2030-01-01T02:00:00Z"):
+        assert node.json("why", word, code=1)["found"] is False
+    for word in ("hello", "wide", "dark", "dark@2030-01-01T02:00:00Z"):
+        assert node.json("why", word)["found"] is True
+    for ident in ("dark@yesterday", "dark@2030-13-01T00:00:00Z", "dark@2030-01-01", "dark#", "dark#a b"):
+        assert "is not the id of a run" in node.ctl("run", "revoke", ident, code=1).stderr
+    for ident in ("dark@2030-01-01T02:00:00Z", "hello#later"):
+        assert "forbidden in advance" in node.ctl("run", "revoke", ident).stdout
+        assert node.json("why", ident)["found"] is True

@@ -146,3 +146,17 @@ def safe(text: str) -> str:
 def tail_of(attempt: int | None) -> str:
     """What the last lines of a log are headed with. None: an older daemon does not tell the attempt."""
     return "the last lines of its log" if attempt is None else f"the last lines of the log of attempt {attempt}"
+
+
+def child(of: Mapping[str, Any]) -> str:
+    """A child of a run, with its state."""
+    again = " (to run once more)" if of.get("again") else ""
+    return f"{plain(of['id'])} {plain(of['state'])}".strip() + again
+
+
+def committed(run: Mapping[str, Any]) -> str:
+    """Which attempt has the right to publish the run's output; "" if none has asked for it."""
+    token = run.get("commit_token")
+    if not token or token == run.get("token"):
+        return "by this attempt" if token else ""
+    return f"by an earlier attempt (token {plain(token)})"

@@ -14,8 +14,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from coordd.cli.show import narrow
 from coordd.cli.show.phrases import (
     advanced,
+    child,
+    committed,
     duration,
     held,
     instant,
@@ -55,7 +58,8 @@ class Column(NamedTuple):
     title: str
     cell: Callable[[Mapping[str, Any], float], str | Text]
     right: bool = False
-    whole: bool = False  # never wrapped or cut, however narrow the terminal: people copy it
+    whole: bool = False  # not wrapped, unless it alone is wider than the terminal: people copy it
+    spare: int = 0  # where the terminal is too narrow, the column with the highest number is left out first; 0: never
 
 
 def colour_wanted() -> bool:
@@ -82,7 +86,7 @@ def stated(state: str) -> Text:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, now: float, title: str = "") -> Table:
-    """A table with one line per row."""
+    """A table with one line per row. On a narrow terminal it lacks columns."""
     drawn = Table(
         box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
         show_edge=False,
@@ -92,12 +96,13 @@ def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, now: 
         title=title or None,
         title_justify="left",
     )
-    for column in columns:
-        drawn.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=column.whole, overflow="fold"
-        )
-    for row in rows:
-        drawn.add_row(*[column.cell(row, now) for column in columns])
+    lines = [[column.cell(row, now) for column in columns] for row in rows]
+    kept, fits = narrow.kept(columns, [[str(cell) for cell in line] for line in lines], console().width)
+    for column in (columns[place] for place in kept):
+        whole = column.whole and fits
+        drawn.add_column(column.title, justify="right" if column.right else "left", no_wrap=whole, overflow="fold")
+    for line in lines:
+        drawn.add_row(*[line[place] for place in kept])
     return drawn
 
 
@@ -307,11 +312,11 @@ def bar(progress: Mapping[str, Any] | None) -> str:
 RUNS = (
     Column("RUN", text("id"), whole=True),
     Column("STATE", state(), whole=True),
-    Column("TRY", text("attempt"), right=True, whole=True),
-    Column("NODE", _node),
-    Column("STARTED (UTC)", when("started_at")),
-    Column("RUNTIME", _runtime, right=True),
-    Column("EXIT", text("exit_code"), right=True),
+    Column("TRY", text("attempt"), right=True, whole=True, spare=5),
+    Column("NODE", _node, spare=1),
+    Column("STARTED (UTC)", when("started_at"), spare=3),
+    Column("RUNTIME", _runtime, right=True, spare=2),
+    Column("EXIT", text("exit_code"), right=True, spare=4),
     Column("REASON", text("reason")),
 )
 
@@ -321,12 +326,12 @@ ATTEMPTS = (
     Column("TRY", text("attempt"), right=True, whole=True),
     Column("STATE", state(), whole=True),
     Column("NODE", lambda row, _now: _host_and_pid(row.get("node"))),
-    Column("RECEIVED (UTC)", when("received_at")),
+    Column("RECEIVED (UTC)", when("received_at"), spare=2),
     Column("STARTED (UTC)", when("started_at")),
     Column("RUNTIME", _runtime, right=True),
     Column("EXIT", text("exit_code"), right=True),
-    Column("TOKEN", text("token"), right=True),
-    Column("APPLICATION", text("application_id")),
+    Column("TOKEN", text("token"), right=True, spare=3),
+    Column("APPLICATION", text("application_id"), spare=1),
     Column("REASON", text("reason")),
 )
 
@@ -430,19 +435,6 @@ def panel(title: Text, *inside: RenderableType) -> Panel:
     return Panel(Group(*inside), title=title, title_align="left", expand=False, box=box.ROUNDED, padding=(0, 1))
 
 
-def _child(of: Mapping[str, Any]) -> str:
-    again = " (to run once more)" if of.get("again") else ""
-    return f"{plain(of['id'])} {plain(of['state'])}".strip() + again
-
-
-def _committed(run: Mapping[str, Any]) -> str:
-    """Which attempt has the right to publish the run's output; "" if none has asked for it."""
-    token = run.get("commit_token")
-    if not token or token == run.get("token"):
-        return "by this attempt" if token else ""
-    return f"by an earlier attempt (token {plain(token)})"
-
-
 def draw_run(run: Mapping[str, Any]) -> None:
     """One run with its attempts."""
     now = time.time()
@@ -459,7 +451,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
             ("node", _host_and_pid(run.get("node"))),
             ("attempt", plain(run.get("attempt"))),
             ("token", plain(run.get("token"))),
-            ("committed", _committed(run)),
+            ("committed", committed(run)),
             ("application", plain(run.get("application_id"))),
             ("received", at("received_at")),
             ("started", at("started_at")),
@@ -473,7 +465,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
             ("members", plain((run.get("members") or {}).get("total"))),
             ("parents", ", ".join(map(plain, run.get("parents") or ()))),
             ("runs once more for", plain(run.get("rerun_of") or "")),
-            ("children", ", ".join(_child(of) for of in run.get("children") or ())),
+            ("children", ", ".join(child(of) for of in run.get("children") or ())),
         )
     )
     title = Text.assemble((plain(run.get("id")), "bold"), " ", stated(str(run.get("state"))))

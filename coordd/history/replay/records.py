@@ -33,6 +33,9 @@ AROUND_S = 60.0
 # No incident has more records than this; beyond it, a file is not what it seems.
 RECORDS_MAX = 200_000
 
+# A person's acts that concern no run.
+ALARMS = "alarm."
+
 
 class Record(NamedTuple):
     """One line of a journal. ``at``: Unix seconds, by the clock of the node that wrote it."""
@@ -86,6 +89,8 @@ class Record(NamedTuple):
         """True if it tells of this run. The subject of a person's act may have more after the run's id."""
         if self.kind != CONTROL:
             return self.run == run
+        if self.text("method").startswith(ALARMS):  # its subject is a person's text
+            return False
         subject = self.text("subject")
         return subject == run or (subject.startswith(run) and subject[len(run)] in "/: ")
 
@@ -166,7 +171,7 @@ def collect(places: Sequence[str], run: str) -> Incident:
                     raise UnavailableError(f"{line.file}:{line.number}: more than {RECORDS_MAX:,} lines tell of {run}")
                 mine[line.data] = record
                 at_lines.append(line)
-    if not mine:
+    if not mine or job_of(run) == run:  # a job, which is not a run
         raise UnavailableError(f"no journal here tells of {run}: is the id whole, as `coordctl run list` shows it?")
     first, last = min(record.at for record in mine.values()), max(record.at for record in mine.values())
     keys = {key for record in mine.values() for key in shared(record)}

@@ -320,7 +320,7 @@ METHODS: dict[str, Shape] = {
     "run.rerun": RIGHT,
     "run.logs": RIGHT,
     "why": {
-        **dict.fromkeys(("id", "unheard"), SHOW),
+        **dict.fromkeys(("id", "unheard", "found"), SHOW),
         **dict.fromkeys(("why", "sentence", "what_if"), SENTENCE),
         "timeline": [_STEP],
     },

@@ -15,14 +15,15 @@ import trio
 
 from coordd import __version__
 from coordd.config.hooks.publisher import PUBLISH
+from coordd.core.groups.expand import group_of
 from coordd.core.groups.members import members_of
 from coordd.core.jobs.arguments import merge_params
-from coordd.core.jobs.job import HOOK, IDENT, Job, job_of, pinned, triggered_run
+from coordd.core.jobs.job import HOOK, IDENT, Job, job_of, pinned, scheduled_run, triggered_run
 from coordd.core.jobs.limits import claimed_policy
-from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke
+from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke, nominal_time
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import OK, PENDING, RECEIVED, RETRY, STATES
+from coordd.core.ledger.words import INSTANT_MAX, OK, PENDING, RECEIVED, RETRY, STATES
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.triggers.duplicates import ident_of
@@ -384,13 +385,17 @@ class Methods(CheckMethods):
                 kind="unknown_run",
                 hint="runs are JOB@FIRE_TIME or JOB#ID: coordctl job next",
             )
+        recorded = await self._ledger.query(lambda ledger: ledger.run(run)) is not None
+        if not recorded and run not in self._driver.node.bad_rows and not _is_run_id(run):
+            hint = "runs are JOB@FIRE_TIME, as in tick@2026-12-01T01:30:00Z, or JOB#ID: coordctl job next"
+            raise RefusedError(f"{run!r} is not the id of a run, and none has it", kind="unknown_run", hint=hint)
         answer = await self._change(Revoke(run=run, by=caller.name, due=self._driver.node.due_of(run)))
         if answer.word != OK:
             hint = f"coordctl run cancel {run}" if answer.state == "started" else ""
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
         self._audit(caller, "run.revoke", said.text(run))
         self._driver.feed(self._driver.node.revoked, (run,), f"revoked by {caller.name}")
-        return {"id": run, "state": answer.state}
+        return {"id": run, "state": answer.state, "recorded": recorded}
 
     async def _revoke_all(self, job: str, said: Asked, caller: Caller) -> dict[str, Any]:
         """Revoke every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX per call."""
@@ -452,3 +457,14 @@ def active_jobs(pursuits: Pursuits, percents: Mapping[str, int]) -> str:
     of = {job_of(run): f" {percents[run]} %" if run in percents else "" for run in pursuits.running}
     names = [name + of[name] for name in sorted(of)]
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _is_run_id(run: str) -> bool:
+    """True if a run can have this id: JOB@FIRE_TIME as ``scheduled_run`` writes it, or JOB#ID; also with ~N."""
+    name, separator, rest = group_of(run).partition("#" if "#" in run else "@")
+    if not separator or not JOB.fullmatch(name):
+        return False
+    if separator == "#":
+        return IDENT.fullmatch(rest) is not None
+    at = nominal_time(run)
+    return at is not None and 0.0 <= at <= INSTANT_MAX and scheduled_run(name, at) == group_of(run)

@@ -75,9 +75,28 @@ class Explanations(FireMethods):
             steps, unheard = await self._with_journals(subject, steps, heard)
         else:
             steps = steps or heard
+        found = bool(steps) or await self._is_known(subject, of_job=of_job)
         told = {"id": subject, "why": said, "sentence": said, "timeline": timeline.shown(steps), "unheard": unheard}
+        told["found"] = found
         away = take(params, "without", str, "")
         return told | {"what_if": await self._without(subject, away)} if away else told
+
+    async def _is_known(self, subject: str, *, of_job: bool) -> bool:
+        """True if there is such a run or job, or may be while the ledger does not answer; also for a fire time of a
+        known job, of which ``why`` can tell why there is no run.
+        """
+        node, job = self._driver.node, job_of(subject)
+        named = job in node.jobs or job in self._job_problems()
+        if named and (of_job or nominal_time(subject) is not None or groups.expanded(subject, node.jobs.get(job))):
+            return True
+        if not of_job and (subject in node.pursuits.pursuits or subject in node.triggers.requests):
+            return True
+        try:
+            if of_job:
+                return bool(await self._ledger.query(lambda ledger: ledger.runs(job=job, limit=1)))
+            return await self._ledger.query(lambda ledger: ledger.run(subject)) is not None
+        except UnavailableError:
+            return True
 
     def _heard(self, run: str) -> list[Step]:
         """How it ended, as far as this node has heard: the ledger may be away."""

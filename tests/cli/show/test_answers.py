@@ -96,3 +96,20 @@ def test_an_output_that_cannot_be_written_is_a_sentence(daemon: FakeDaemon, word
             text=True,
         )
     assert (done.returncode, done.stderr) == (1, "coordctl: the output cannot be written: No space left on device\n")
+
+
+def test_what_is_nowhere_is_a_failure_of_why(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    told = {"id": "j#1", "why": "The ledger has no run.", "timeline": [], "unheard": []}
+    for found, code in ((True, 0), (False, 1), (None, 0)):
+        daemon.answers["why"] = told if found is None else {**told, "found": found}
+        done = ctl("why", "j#1")
+        assert (done.exit_code, done.stdout) == (code, "The ledger has no run.\n")
+
+
+def test_a_run_that_is_not_there_yet_is_forbidden_in_advance(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:
+    daemon.answers["run.revoke"] = {"id": "j#1", "state": "revoked", "recorded": False}
+    assert ctl("run", "revoke", "j#1").stdout == (
+        "j#1 is not recorded yet; it is forbidden in advance, and will not run\n"
+    )
+    daemon.answers["run.revoke"] = {"id": "j#1", "state": "revoked", "recorded": True}
+    assert ctl("run", "revoke", "j#1").stdout == "j#1 will not run\n"

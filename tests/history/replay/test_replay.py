@@ -396,6 +396,27 @@ def test_directories_are_named_as_for_verify_or_by_the_option(tmp_path: Path) ->
     assert "DIR is a node's journal" in run("--help").output
 
 
+def test_a_word_of_a_person_about_an_alarm_is_no_run(tmp_path: Path) -> None:
+    Tale().attempt(1, "a").play(tmp_path)
+    (segment,) = [path for path in tmp_path.rglob("*.jsonl") if path.stat().st_size][:1]
+    told = {
+        "type": "control",
+        "timestamp": 1.0,
+        "clock": 1,
+        "method": "alarm.clear",
+        "subject": "nosuch: seen",
+        "by": "x",
+    }
+    for subject in ("nosuch: seen", "nosuch#1: seen"):
+        with segment.open("a") as file:
+            file.write(json.dumps({**told, "subject": subject}) + "\n")
+
+    for name in ("nosuch", "nosuch#1", "job"):
+        result = run(name, "--journals", str(tmp_path))
+        assert result.exit_code == 65
+        assert f"no journal here tells of {name}" in result.output
+
+
 def test_a_run_of_which_no_journal_tells_is_named(tmp_path: Path) -> None:
     Tale().attempt(1, "a").play(tmp_path)
 
