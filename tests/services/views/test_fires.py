@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from services.control.test_why_answers import row
 
 from coordd.cli.web import drawing
 from coordd.core.groups.expand import Expand
@@ -14,6 +13,7 @@ from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import FAILURE, MISSED, STARTED, SUCCESS
 from coordd.services.views import fires
 from coordd.services.views.fires import Due, Fire, Known
+from services.control.test_why_answers import row
 
 AT = 1_795_420_800.0  # 2026-11-23T08:00:00Z
 GROUP = "parts@2026-11-23T08:00:00Z"
