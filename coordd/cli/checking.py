@@ -125,8 +125,12 @@ def _of_node(config: Config) -> list[Problem]:
 def _of_hooks(config: Config, jobs: JobSet) -> list[Problem]:
     """Warnings: programs of hooks that are not here, and jobs of sinks that no file has."""
     file = config.path or "defaults"
+
+    def warning(key: str, message: str) -> Problem:
+        return Problem(file, key, None, message, severity="warning", kind="config")
+
     told = [
-        Problem(file, f"hook.{hook.job_name.removeprefix(HOOK)}", None, absent, severity="warning", kind="config")
+        warning(f"hook.{hook.job_name.removeprefix(HOOK)}", absent)
         for hook in config.hooks
         if hook.argv and (absent := onhost.unusable(hook.argv[0]))
     ]
@@ -134,7 +138,7 @@ def _of_hooks(config: Config, jobs: JobSet) -> list[Problem]:
         for pattern in [] if config.jobs.published else sink.patterns:
             if not any(fnmatchcase(name, pattern) for name in (*jobs.jobs, *jobs.problems)) and pattern != "*":
                 absent = f'jobs: there is no job "{pattern}" here; {nearest(pattern, jobs.jobs)}'
-                told.append(Problem(file, f"sink.{sink.title}", None, absent, severity="warning", kind="config"))
+                told.append(warning(f"sink.{sink.title}", absent))
     return told
 
 
