@@ -78,7 +78,7 @@ def whole_runs(runs: DataFrame, attempts: DataFrame) -> DataFrame:
         )
         .join(launched, "run", "left")
         .withColumn("at", F.coalesce("begun", "rejected", "timestamp"))
-        # Attempt 0 is that of the fire time. Without a launch of it, or a node that gave it back, others asked for more.
+        # Attempt 0 is that of the fire time. Without a launch of it, or a node that gave it back, a person asked later.
         .withColumn("live", (F.col("first") == 0) | F.coalesce(F.col("retried") <= F.col("begun"), F.lit(False)))
         .withColumn("delay_s", F.when(F.col("live"), F.col("begun") - F.col("asked_at")))
         .withColumn("delay_s", F.when(F.col("delay_s") < 0, 0.0).otherwise(F.col("delay_s")))  # greatest() skips nulls

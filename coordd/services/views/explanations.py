@@ -169,9 +169,7 @@ class Explanations(FireMethods):
         stop = None if no_file else (await self._stopped()).get(job_of(run))
         obstacles = self._obstacles(row, no_file, stop)
         if around is not None:  # a part of what is said of its job, which tells what concerns all of its runs
-            obstacles = obstacles._replace(
-                stop=None, drained={}, breaker="", breaker_told=bool(obstacles.breaker)
-            )
+            obstacles = obstacles._replace(stop=None, drained={}, breaker="", breaker_told=bool(obstacles.breaker))
         said = why.why_run(
             run,
             row,
