@@ -7,7 +7,18 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
-from coordd.core.ledger.words import FAILURE, MISSED, PENDING, RECEIVED, REJECTED, RETRY, STARTED, SUCCESS, UNKNOWN
+from coordd.core.ledger.words import (
+    FAILURE,
+    MISSED,
+    PENDING,
+    RECEIVED,
+    REJECTED,
+    RETRY,
+    REVOKED,
+    STARTED,
+    SUCCESS,
+    UNKNOWN,
+)
 
 # How many rows of each kind the page has.
 JOBS_SHOWN = 40
@@ -39,11 +50,12 @@ Rows = list[dict[str, Any]]
 def whole_runs(runs: DataFrame, attempts: DataFrame) -> DataFrame:
     """One row per run with its launches: when it was due, began and was over, how long the success took.
 
-    ``at``: its place in time. ``delay_s``: from its due time to the first launch. ``took_s``: of the attempt that
-    succeeded; null if none did.
+    ``at``: its place in time. ``delay_s``: from its due time to the first launch; null if a backfill or a person opened
+    that launch later. ``took_s``: of the attempt that succeeded; null if none did.
     """
     launched = attempts.groupBy("run").agg(
         F.min("started").alias("begun"),
+        F.min_by("attempt", "started").alias("first"),
         F.max("started").alias("last_begun"),
         F.max("ended").alias("over"),
         F.count(F.lit(1)).alias("launches"),
@@ -61,12 +73,16 @@ def whole_runs(runs: DataFrame, attempts: DataFrame) -> DataFrame:
             "reason",
             "result",
             "rejected",
+            "retried",
             F.coalesce(asked, "sent").alias("asked_at"),
         )
         .join(launched, "run", "left")
         .withColumn("at", F.coalesce("begun", "rejected", "timestamp"))
-        .withColumn("delay_s", F.col("begun") - F.col("asked_at"))
+        # Attempt 0 is that of the fire time. Without a launch of it, or a node that gave it back, a person asked later.
+        .withColumn("live", (F.col("first") == 0) | F.coalesce(F.col("retried") <= F.col("begun"), F.lit(False)))
+        .withColumn("delay_s", F.when(F.col("live"), F.col("begun") - F.col("asked_at")))
         .withColumn("delay_s", F.when(F.col("delay_s") < 0, 0.0).otherwise(F.col("delay_s")))  # greatest() skips nulls
+        .drop("first", "retried", "live")
     )
 
 
@@ -135,15 +151,9 @@ def placed(attempts: DataFrame, names: list[str]) -> Rows:
 
 
 def takeovers(attempts: DataFrame) -> Rows:
-    """The latest attempts that another node launched after the one before. ``gap_s``: from its end, if it is known."""
-    before = Window.partitionBy("run").orderBy("attempt", "started")
+    """The latest attempts after one that was lost. ``gap_s``: from its end, if it is known."""
     return rows(
-        attempts.select("job", "run", "attempt", "hostname", "started", "ended", "reason", "outcome")
-        .withColumn("from", F.lag("hostname").over(before))
-        .withColumn("why", F.lag("reason").over(before))
-        .withColumn("gave_up_at", F.lag("ended").over(before))
-        .withColumn("begun_before", F.lag("started").over(before))
-        .where(F.col("from") != F.col("hostname"))
+        _after_losses(attempts)
         .withColumn("gap_s", F.col("started") - F.col("gave_up_at"))
         .orderBy(F.col("started").desc(), "run")
         .limit(TAKEOVERS_SHOWN)
@@ -151,9 +161,23 @@ def takeovers(attempts: DataFrame) -> Rows:
 
 
 def taken_over(attempts: DataFrame) -> DataFrame:
-    """The runs that had attempts on more than one node."""
-    nodes = attempts.groupBy("run").agg(F.min("hostname").alias("one"), F.max("hostname").alias("another"))
-    return nodes.where(F.col("one") != F.col("another")).select("run")
+    """The runs of which an attempt was lost, and then taken over."""
+    return _after_losses(attempts).select("run").distinct()
+
+
+def _after_losses(attempts: DataFrame) -> DataFrame:
+    """The attempts after one that was lost. After one that has ended a retry, a person or a backfill asks for more."""
+    before = Window.partitionBy("run").orderBy("attempt", "started")
+    return (
+        attempts.select("job", "run", "attempt", "hostname", "started", "ended", "reason", "outcome")
+        .withColumn("from", F.lag("hostname").over(before))
+        .withColumn("why", F.lag("reason").over(before))
+        .withColumn("gave_up_at", F.lag("ended").over(before))
+        .withColumn("begun_before", F.lag("started").over(before))
+        .withColumn("ended_as", F.coalesce(F.lag("outcome").over(before), F.lit("")))
+        .where(F.col("begun_before").isNotNull() & ~F.col("ended_as").isin(SUCCESS, FAILURE, REVOKED))
+        .drop("ended_as")
+    )
 
 
 def counts(**asked: tuple[DataFrame, str, Column]) -> dict[str, dict[str, int]]:

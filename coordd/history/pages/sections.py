@@ -105,7 +105,7 @@ def _share(launches: int, most: int) -> str:
 def takeovers(rows: Rows, all_of_them: int, tint: dict[str, str]) -> str:
     """From whom to whom, and how long nobody ran it."""
     if not rows:
-        return none("No attempt was taken over by another node.")
+        return none("No attempt was lost and taken over.")
     body = [
         (
             instant(row["started"]),

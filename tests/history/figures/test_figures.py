@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from coordd.core.wire.journal_line import encode_line
 from coordd.errors import ConfigError
@@ -16,6 +16,7 @@ from coordd.history import transforms
 from coordd.history.figures import counting
 from coordd.history.figures.collecting import limits_of
 from coordd.history.figures.learning import JOB_MIN, Learned, Limits, learn
+from coordd.history.schema import ATTEMPTS, RUNS
 from history.conftest import Frame, at_rest
 from history.weeks import DAY_S, HOUR, MONDAY, Weeks
 
@@ -167,3 +168,42 @@ def test_limits_come_from_job_files(tmp_path: Path) -> None:
             limits_of(str(tmp_path))
     with pytest.raises(ConfigError, match="there are no job files"):
         limits_of(str(tmp_path / "absent"))
+
+
+def launched(run: str, number: int, host: str, began: float, outcome: str | None) -> dict[str, Any]:
+    ended = began + 5.0 if outcome else None
+    told = {"job": "j", "run": run, "attempt": number, "hostname": host, "started": began, "ended": ended}
+    return {**dict.fromkeys(ATTEMPTS), **told, "outcome": outcome, "reason": f"it was {outcome}"}
+
+
+def of_run(run: str, **seen: Any) -> dict[str, Any]:
+    return {**dict.fromkeys(RUNS), "job": "j", "run": run, "state": "success", "fire_at": MONDAY, **seen}
+
+
+def test_a_retry_a_rerun_and_a_backfill_are_neither_takeovers_nor_late(spark: SparkSession) -> None:
+    """Each was counted as taken over where its attempts were on two nodes, and as late by days."""
+    ago = 3 * DAY_S
+    launches = [
+        launched("retried", 0, "a", MONDAY, "failure"), launched("retried", 1, "b", MONDAY + 60, "success"),
+        launched("rerun", 0, "a", MONDAY, "success"), launched("rerun", 1, "b", MONDAY + ago, "success"),
+        launched("lost", 0, "a", MONDAY, "retry"), launched("lost", 1, "b", MONDAY + 60, "success"),
+        launched("same", 0, "a", MONDAY, "retry"), launched("same", 1, "a", MONDAY + 60, "success"),
+        launched("silent", 0, "a", MONDAY, None), launched("silent", 1, "b", MONDAY + 60, "success"),
+        launched("backfilled", 1, "b", MONDAY + ago, "success"),
+        launched("given-back", 1, "b", MONDAY + 90, "success"),
+    ]  # fmt: skip
+    runs = [of_run(name) for name in ("retried", "rerun", "lost", "same", "silent", "backfilled")]
+    runs.append(of_run("given-back", retried=MONDAY + 10))
+    attempts = spark.createDataFrame(launches, ", ".join(f"{name} {kind}" for name, kind in ATTEMPTS.items()))
+    known = spark.createDataFrame(runs, ", ".join(f"{name} {kind}" for name, kind in RUNS.items()))
+
+    over = {row["run"]: (row["from"], row["hostname"]) for row in counting.takeovers(attempts)}
+    assert over == {"lost": ("a", "b"), "same": ("a", "a"), "silent": ("a", "b")}
+    assert {row["run"] for row in counting.taken_over(attempts).collect()} == set(over)
+
+    whole = counting.whole_runs(known, attempts)
+    delays = {row["run"]: row["delay_s"] for row in whole.collect()}
+    assert delays == {**dict.fromkeys(("retried", "rerun", "lost", "same", "silent"), 0.0), "given-back": 90.0} | {
+        "backfilled": None
+    }
+    assert [row["run"] for row in counting.trouble(whole) if row["kind"] == "late"] == ["given-back"]
