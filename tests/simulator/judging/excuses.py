@@ -157,10 +157,18 @@ HELD_BEFORE = Excuse(
     "by a clock that was ahead; the clocks are apart by more than half a term now: two nodes leave it to each other",
 )
 
+DEAF_AT_FIRST = Excuse(
+    "a node that has just started hears no elections",
+    ANY,
+    1,
+    "its clock was set since, and so were others whose nodes had answered its hello: it may have heard all that before",
+)
+
 EXCUSES = (
     PASSED,
     OUTRUN,
     HELD_BEFORE,
+    DEAF_AT_FIRST,
     CUT_OFF,
     WITNESSES_LOST,
     STEPPED,

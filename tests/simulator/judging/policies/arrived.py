@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.node.states import READY
 from coordd.core.triggers.polling import subject
-from simulator.judging.excuses import ACKNOWLEDGED_FORGOTTEN, HELD_BEFORE
+from coordd.core.wire.windows import FORGOTTEN_S
+from simulator.judging.excuses import ACKNOWLEDGED_FORGOTTEN, DEAF_AT_FIRST, HELD_BEFORE
 from simulator.machines.arriving import DROP, ONCE, QUEUE, TERM
 from simulator.policies import TRIGGERS
 from simulator.terms import CHAOS_S
@@ -37,6 +38,9 @@ ELECTED_S = 6.0
 BOTH_S = 3.0
 UNSEEN_S = 8.0
 LATE_S = 20.0
+
+# A clock was set if it was moved by more than this (seconds).
+SET_S = 30.0
 
 # Looks of one node that are further apart than this (seconds) are not of one time as the poller.
 APART_S = 6.0
@@ -73,6 +77,9 @@ class Arrived:
         self._waits_since: dict[Arrival, float] = {}
         self._one_from_s = CHAOS_S + ELECTED_S + 2.0 * world.plan.limits.get(TERM, 0.0)
         self._nobody_s = 0.0  # until when no node was ready: all that were left were drained, say
+        self._offsets: dict[
+            str, tuple[float, dict[int, float]]
+        ] = {}  # daemon -> when it was seen first; all clocks then
         self._held: set[int] = set()  # seconds in whose terms a clock that was ahead has been
         if self.on:
             world.at(1.0, self._hold)
@@ -152,6 +159,7 @@ class Arrived:
         """A daemon looks at a source."""
         now, known = self.world.now, self._polls[of]
         self._ahead(daemon)
+        self._note_clocks()
         since = known[daemon.name].since if daemon.name in known and now - known[daemon.name].until < APART_S else now
         known[daemon.name] = Polls(since, now)
         if now < self._one_from_s:
@@ -159,7 +167,25 @@ class Arrived:
         for name, other in known.items():
             both_s = min(now, other.until) - max(since, other.since, self._one_from_s)
             if name != daemon.name and both_s > BOTH_S + self._apart_s():
-                self.world.violate(f"AP {name} and {daemon.name} have both polled {of} for {both_s:.1f} s")
+                verdict = f"AP {name} and {daemon.name} have both polled {of} for {both_s:.1f} s"
+                deaf_until = max(self._deaf_until(name), self._deaf_until(daemon.name))
+                if now > deaf_until:
+                    self.world.violate(verdict)
+                self.world.judge.excuse(DEAF_AT_FIRST, verdict)
+                self._one_from_s = deaf_until
+
+    def _deaf_until(self, daemon: str) -> float:
+        """Until when that daemon may hear no elections: its clock was set since its start, and so were others by
+        which it would know what it cannot have heard. 0.0: it hears them.
+        """
+        began_at, offsets = self._offsets[daemon]
+        moved = {
+            host.index
+            for host in self.world.hosts
+            if abs(self.world.wall(host) - self.world.now - offsets[host.index]) > SET_S
+        }
+        own = next((host.index for host in self.world.hosts if host.name == daemon.partition(".")[0]), -1)
+        return began_at + FORGOTTEN_S if own in moved and len(moved) > 1 else 0.0
 
     def _ahead(self, daemon: Daemon) -> None:
         """A node whose clock is ahead holds the elections of terms that the others come to later. Those that did not
@@ -171,9 +197,18 @@ class Arrived:
             term_s = world.plan.limits.get(TERM, 0.0)
             self._one_from_s = max(self._one_from_s, world.now + ahead_s + 2.0 * term_s)
 
+    def _note_clocks(self) -> None:
+        """Of each new daemon: how all clocks are."""
+        now = self.world.now
+        for host in self.world.hosts:
+            if host.daemon is not None and host.daemon.name not in self._offsets:
+                offsets = {other.index: self.world.wall(other) - now for other in self.world.hosts}
+                self._offsets[host.daemon.name] = (now, offsets)
+
     def _hold(self) -> None:
         """Note which terms a node whose clock is ahead holds the elections of."""
         world = self.world
+        self._note_clocks()
         walls = [world.wall(host) for host in world.hosts if host.daemon is not None]
         ahead_s = {wall - min(walls) for wall in walls}
         self._held |= {int(world.now + by_s) for by_s in ahead_s if by_s > world.plan.limits.get(TERM, 0.0)}
