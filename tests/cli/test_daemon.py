@@ -255,7 +255,8 @@ def test_the_next_times_mark_each_change_of_clocks(node: Node) -> None:
 
 def test_a_run_to_come_is_revoked(node: Node) -> None:
     coming = node.json("job", "next", "nightly", "-n", "9")[8]["run"]
-    assert node.ctl("run", "revoke", coming).stdout == f"{coming} will not run\n"
+    said = f"{coming} is not recorded yet; it is forbidden in advance, and will not run\n"
+    assert node.ctl("run", "revoke", coming).stdout == said
     assert "was revoked" in node.ctl("why", coming).stdout
 
 
