@@ -532,7 +532,7 @@ def test_job_show_shows_every_key_with_the_value_that_counts(node: Node) -> None
 
 def test_a_misspelt_job_is_told_the_nearest(node: Node) -> None:
     assert "did you mean nightly?" in node.ctl("job", "show", "nigthly", code=1).stderr
-    assert "Did you mean nightly?" in node.ctl("why", "nigthly").stdout
+    assert "Did you mean nightly?" in node.ctl("why", "nigthly", code=1).stdout
 
 
 def test_a_daemon_that_stops_is_not_running_and_starts_again() -> None:

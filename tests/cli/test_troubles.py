@@ -145,6 +145,7 @@ def test_a_run_that_was_given_up_is_replayed_once_and_discarded(node: Node) -> N
         assert "is not a dead letter" in node.ctl("deadletter", *command, code=1).stderr
     done = [record for record in node.json("audit")["records"] if record["method"].startswith("deadletter.")]
     assert [(record["method"], record["outcome"]) for record in done if record["outcome"] == "done"] == [
+        ("deadletter.show", "done"),  # it shows the last lines of the log
         ("deadletter.replay", "done"),
         ("deadletter.discard", "done"),
     ]
