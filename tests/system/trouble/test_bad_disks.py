@@ -187,7 +187,7 @@ def test_the_ledger_is_lost_in_mid_run_and_comes_back(harm: str) -> None:
             _write(cluster.ledger_path, random.Random(1).randbytes(4096))
         for node in cluster.nodes:
             said = node.ledger_is("unavailable")["error"]
-            assert "it was there when it was opened" in said if harm == "deleted" else "damaged" in said
+            assert "the file is gone" in said if harm == "deleted" else "damaged" in said
         for number, node in enumerate(cluster.nodes):
             assert node.call("run.trigger", job="hello", id=str(number))["durable"] == "node"
             assert "the ledger does not answer" in node.why(f"hello#{number}")
