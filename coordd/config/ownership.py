@@ -142,7 +142,7 @@ def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result
             if links > LINKS_MAX:
                 return f"{printable(path)}: too many symbolic links", found, current
             if found.st_uid not in trust.uids:
-                why = f"{printable(entry)} is a link that belongs to {_user(found.st_uid)}{_who(trust)}: remove it"
+                why = f"{printable(entry)} is a link that belongs to {user_name(found.st_uid)}{_who(trust)}: remove it"
                 return why, found, current
             target = os.readlink(entry)
             current = "/" if target.startswith("/") else current
@@ -157,11 +157,11 @@ def _fault(path: str, found: os.stat_result, trust: Trust, *, sticky: bool) -> s
     mode = stat.S_IMODE(found.st_mode)
     shown = printable(path)
     if found.st_uid not in trust.uids:
-        what = f"{shown} belongs to {_user(found.st_uid)} (mode {mode:04o})"
+        what = f"{shown} belongs to {user_name(found.st_uid)} (mode {mode:04o})"
         mend = f"chown root {shown} && chmod go-w {shown}"
     elif mode & 0o022 and not (sticky and mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)):
         who = "everybody" if mode & 0o002 else f"the group {_group(found.st_gid)}"
-        what = f"{who} can write {shown} (owner {_user(found.st_uid)}, mode {mode:04o})"
+        what = f"{who} can write {shown} (owner {user_name(found.st_uid)}, mode {mode:04o})"
         mend = f"chmod go-w {shown}"
     else:
         return ""
@@ -169,11 +169,12 @@ def _fault(path: str, found: os.stat_result, trust: Trust, *, sticky: bool) -> s
 
 
 def _who(trust: Trust) -> str:
-    names = sorted({_user(uid) for uid in trust.uids})
-    return f", and so could change what runs as {_user(os.geteuid())}; only {' and '.join(names)} may"
+    names = sorted({user_name(uid) for uid in trust.uids})
+    return f", and so could change what runs as {user_name(os.geteuid())}; only {' and '.join(names)} may"
 
 
-def _user(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """The user's name, or its number if nobody knows one."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -102,6 +102,9 @@ HEAD_START_S = 0.003
 # A waiting runner renews once after this time (seconds): then connection, files and pages are ready for the gate.
 WARM_UP_S = 0.05
 
+# Why nothing was started although the gate was open.
+TOO_LATE = "too late right before exec"
+
 # No renewal begins this shortly (seconds) before the fire time: its answer would delay the gate.
 QUIET_S = 0.5
 
@@ -434,7 +437,7 @@ class Attempt:
         """The last check, right before exec: time has passed since the gate's answer."""
         return not self._too_late(now)
 
-    def refused_late(self, *, now: float, reason: str = "too late right before exec") -> None:
+    def refused_late(self, *, now: float, reason: str = TOO_LATE) -> None:
         """``may_exec`` returned False, its process died, or it was to end meanwhile: nothing was started."""
         if self.outcome == REVOKED:
             self._report(REVOKED, self.ended_by, now, from_running=True)

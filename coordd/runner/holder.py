@@ -371,8 +371,7 @@ class Runner:
     def _execute(self, at: float) -> None:
         if self.terminated or not self.attempt.may_exec(max(at, boottime())):
             self.program.discard()
-            late = "too late right before exec"
-            self.attempt.refused_late(now=boottime(), reason=SHUT_DOWN if self.terminated else late)
+            self.attempt.refused_late(now=boottime(), reason=SHUT_DOWN if self.terminated else core.TOO_LATE)
             return
         if not self.program.release(at):
             self.exec_failure = self.program.failure() or ""  # it may have said why it could not be executed

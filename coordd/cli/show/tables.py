@@ -30,6 +30,7 @@ from coordd.cli.show.phrases import (
     size,
     tail_of,
 )
+from coordd.core.ledger.words import RESOLVED
 
 # A table for a program need not fit into a terminal.
 WIDTH_UNLIMITED = 4096
@@ -158,7 +159,7 @@ def _runtime(row: Mapping[str, Any], now: float) -> str:
     started, ended = instant(row.get("started_at")), instant(row.get("ended_at"))
     if row.get("runtime_s") is not None:
         return duration(row["runtime_s"])
-    resolved = row.get("exit_code") is None and str(row.get("reason") or "").startswith("resolved as ")
+    resolved = row.get("exit_code") is None and str(row.get("reason") or "").startswith(RESOLVED)
     if started is None or resolved or row.get("state") == "unknown":
         return ""  # nobody knows when its program ended
     return duration(ended - started) if ended else f"{duration(max(0.0, now - started))} …"

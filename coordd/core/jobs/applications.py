@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordd.core.ledger.words import FAILURE, LOST, RETRY, REVOKED, SUCCESS
+from coordd.core.ledger.words import FAILURE, LOST, RESOLVED, RETRY, REVOKED, SUCCESS
 
 # The states of an application. ENDED: it is over, and nobody can tell how.
 ALIVE = "alive"
@@ -37,7 +37,7 @@ MARK = "spark.coordd.mark"
 # The ledger writes this when a person has decided that a run with an unknown end is to be tried again, and when one
 # replays a run that was given up.
 REPLAYED = "; replayed by "
-BY_PERSON = ("resolved as relaunch by ", REPLAYED)
+BY_PERSON = (f"{RESOLVED}relaunch by ", REPLAYED)
 
 
 class Application(NamedTuple):

@@ -23,6 +23,7 @@ from coordd.core.ledger.words import (
     RECOVERING,
     REPEATED,
     RERUN,
+    RESOLVED,
     RETRY,
     REVOKED,
     SETTLED,
@@ -94,7 +95,7 @@ class People(Life):
         row = store.run(said.run)
         if row is None or row.state != UNKNOWN:
             return Answer(FINISHED, state=row.state if row else "")
-        why = f"resolved as {said.outcome} by {said.by}"
+        why = f"{RESOLVED}{said.outcome} by {said.by}"
         why += f"; its own end is not known, because {row.reason}" if row.reason else ""
         if said.outcome == "relaunch":
             row.cancel = 0  # the last request counts

@@ -150,6 +150,9 @@ ABSENT = "its parents were awaited; absent: "
 OPENED = "after "
 # Who "asked for" a run that a person runs once more: this, the run with its earlier attempt, and who did.
 REPEATED = "rerun of "
+
+# How the reason begins of a run whose end a person has told.
+RESOLVED = "resolved as "
 # The same after OPENED. Of a run that runs once more since a parent did it names the run that a person ran once more.
 RERUN = f"; {REPEATED}"
 

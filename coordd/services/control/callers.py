@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import grp
-import pwd
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 import trio
+
+from coordd.config.ownership import user_name
 
 # Roles; each includes the rights of the lower ones.
 ADMIN = 3
@@ -88,14 +89,6 @@ class Names:
 
 def _names(uid: int, gids: Iterable[int]) -> tuple[str, frozenset[str]]:
     return user_name(uid), frozenset(name for name in map(_group_name, gids) if name)
-
-
-def user_name(uid: int) -> str:
-    """The user's name, or its number if nobody knows one."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def _group_name(gid: int) -> str:

@@ -15,20 +15,10 @@ from typing import Any
 import structlog
 import trio
 
+from coordd.config.ownership import user_name
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.services import audit as audits
-from coordd.services.control.callers import (
-    ADMIN,
-    NOBODY,
-    OPERATOR,
-    VIEWER,
-    Asked,
-    Caller,
-    Method,
-    Names,
-    subject_of,
-    user_name,
-)
+from coordd.services.control.callers import ADMIN, NOBODY, OPERATOR, VIEWER, Asked, Caller, Method, Names, subject_of
 from coordd.services.control.quota import Place, Quotas
 from coordd.services.control.rpc import (
     INTERNAL_ERROR,

@@ -13,7 +13,7 @@ from coordd.core.jobs.plan import utc_offset_s
 from coordd.core.jobs.schedule import last_fire, next_fire, zone
 from coordd.core.ledger.rows import AttemptRow, Hold, Row
 from coordd.core.ledger.sound import attempt_fault, bad_run, printable, run_fault
-from coordd.core.ledger.words import BAD
+from coordd.core.ledger.words import BAD, RESOLVED
 from coordd.core.members.membership import ALIVE, LEFT, LOST, SUSPECT
 from coordd.core.names import host_of
 from coordd.core.node.node import Node
@@ -22,9 +22,6 @@ from coordd.errors import RefusedError
 from coordd.services.views.troubles import Found
 
 REDACTED = "(hidden)"
-
-# The ledger's reason of a run whose end a person has told.
-RESOLVED = "resolved as "
 
 
 def instant(at: float) -> str | None:
