@@ -124,8 +124,8 @@ def fields(thing: Any) -> Any:
     return {name: fields(getattr(thing, name)) for name in names} if names else thing
 
 
-# The number of rounds of one search; each has other examples. The rarest moves, those that leave UNKNOWN, need up to
-# 21. The rest is a reserve: a change of the rules or of hypothesis may make some case rarer.
+# The number of rounds of one search; each has other examples. The rarest answers need up to 15. The rest is a reserve:
+# a change of the rules or of hypothesis may make some case rarer.
 ROUNDS = 40
 
 

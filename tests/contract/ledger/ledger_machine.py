@@ -427,18 +427,27 @@ class LedgerMachine(Follows):
         watched = watched_of(row.token + watch[0], row.beat + watch[1], LEASE_S * watch[2]) if row and watch else None
         self.ask(Settle(run=run, attempt=AttemptNumber(row.attempt if row else 0), watched=watched))
 
-    @rule(run=runs)
-    def an_attempt_on_hold_is_lost(self, run: str) -> None:
-        """It was started, and its lease runs out: nobody knows how it ended. By chance this is rare."""
+    @rule(run=runs, back=st.sampled_from(("", "", "success", "retry", "revoked")))
+    def an_attempt_on_hold_is_lost(self, run: str, back: str) -> None:
+        """It was started, and its lease runs out: nobody knows how it ended, until its holder is back and says so. By
+        chance this is rare.
+        """
         row = self.memory.run(run)
         key = run, row.attempt if row else 0
-        self.ask_claim(self.of(run, {"on_lost": "hold"}), key[1], "x", NODES[0], None)
-        if (row := self.memory.run(run)) is not None and key in self.grants:
-            self.ask_gate(grant_of(*key, *self.grants[key]))
-            self.ask_commit(grant_of(*key, *self.grants[key]))
+        self.ask_claim(self.of(run, {"on_lost": "hold", "relaunches": 0}), key[1], "x", NODES[0], None)
+        if key not in self.grants:
+            return
+        held = grant_of(*key, *self.grants[key])
+        self.ask_gate(held)
+        self.ask_commit(held)
+        if (row := self.memory.run(run)) is not None:
             self.clock.step(LEASE_S * 1.03)
             lease = watched_of(row.token, row.beat, LEASE_S * 1.1)
             self.ask(Settle(run=run, attempt=AttemptNumber(key[1]), watched=lease))
+            if back == "revoked":
+                self.ask(Cancel(run=run, by="ann"))
+            if back:
+                self.ask_report(Report(grant=held, state=back))
 
     def sweep(self) -> None:
         """Read all open rows page by page. Each row must come exactly once."""

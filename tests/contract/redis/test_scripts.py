@@ -100,7 +100,11 @@ def test_every_operation_has_its_file_and_every_file_its_operation() -> None:
     files = {(path.parent.name, path.stem) for path in LUA.rglob("*.lua")} - {("shared", name) for name in SHARED}
 
     assert files == {(room, op) for room, ops in ROOMS.items() for op in ops}
-    assert {request.op for request in Request.__subclasses__()} == ROOM_OF.keys() - {"put"}
+    # The runner's own questions (a commit's standing, an input) go to its socket, not to a script.
+    of_ledger = {
+        request for request in Request.__subclasses__() if request.__module__.startswith("coordd.core.ledger.")
+    }
+    assert {request.op for request in of_ledger} == ROOM_OF.keys() - {"put"}
 
 
 @pytest.mark.parametrize("op", sorted([*ROOM_OF, *SEVERAL.values()]))
