@@ -137,10 +137,11 @@ def main() -> int:
     parser.add_argument("--no-scripts", action="store_true", help="no world on the scripts of a private Redis")
     parser.add_argument("--mutants", action="store_true", help="break each rule in turn")
     parser.add_argument("--only", default="", help="mutants whose name has this in it")
+    parser.add_argument("--stale", action="store_true", help="mutants that their kept world does not notice any more")
     chosen = parser.parse_args()
     console = Console()
     if chosen.mutants:
-        return break_rules(console, chosen.only)
+        return break_rules(console, chosen.only, stale=chosen.stale)
     if chosen.seed is not None:
         return replay(chosen.seed, console)
     return many(chosen.first, chosen.seeds, chosen.hours, console, scripts=not chosen.no_scripts)
@@ -303,12 +304,18 @@ def tell(failure: tuple[int, str], console: Console) -> None:
     console.print(f"left out of its plan: {' '.join(left_out)}", style="dim", soft_wrap=True)
 
 
-def break_rules(console: Console, only: str) -> int:
-    """Run seeds with each mutant until a seed notices it. Returns 1 if a mutant is not noticed."""
+def break_rules(console: Console, only: str, *, stale: bool = False) -> int:
+    """Run seeds with each mutant until a seed notices it. Returns 1 if a mutant is not noticed.
+
+    ``stale``: only the mutants that the world in NOTICED does not notice any more. A change of the core moves some.
+    """
     chosen = [number for number, mutant in enumerate(mutants.MUTANTS) if only in mutant.name]
     table = Table("rule broken", "rule", "seeds needed", "what the simulator said", title="make mutants")
     found: dict[str, Any] = {}
     with multiprocessing.Pool() as pool, Progress(*COLUMNS, console=console) as progress:
+        if stale:
+            kept = pool.map(is_noticed, chosen, chunksize=1)
+            chosen = [number for number, yes in zip(chosen, kept, strict=True) if not yes]
         task = progress.add_task("mutants", total=len(chosen))
         for number, needed, said in pool.imap(notice, chosen):
             mutant = mutants.MUTANTS[number]
@@ -332,6 +339,14 @@ def notice(number: int) -> tuple[int, int, str]:
     """(mutant, the number of worlds that were needed, the verdict; "" when no world noticed it)."""
     at, said = next(find(mutants.MUTANTS[number], MUTANT_SEEDS_MAX), (MUTANT_SEEDS_MAX - 1, ""))
     return number, at + 1, said
+
+
+def is_noticed(number: int) -> bool:
+    """True if the world in NOTICED still notices a mutant, as it should."""
+    mutant = mutants.MUTANTS[number]
+    at = noticed_first().get(mutant.name)
+    _, said = next(find(mutant, 0, at), (0, ""))
+    return said != "" and said.split()[0] in mutant.caught_as.split()
 
 
 def noticed_first() -> dict[str, int]:
