@@ -52,10 +52,25 @@ def program(text: str, *args: str, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", text, *args], **more)
 
 
+# Below nohup, and in the background of a shell, programs inherit that they ignore these signals.
+OBEYS_SIGNALS = ("env", "--default-signal=HUP,INT,QUIT")
+
+
 def command(daemon: FakeDaemon, *argv: str, **more: Any) -> subprocess.Popen[str]:
     """coordd exec with that command, in a session of its own."""
     more = {"env": environ(), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
-    call = [sys.executable, "-m", "coordd", "exec", f"--socket={daemon.path}", "--job", "j", "--", *argv]
+    call = [
+        *OBEYS_SIGNALS,
+        sys.executable,
+        "-m",
+        "coordd",
+        "exec",
+        f"--socket={daemon.path}",
+        "--job",
+        "j",
+        "--",
+        *argv,
+    ]
     return subprocess.Popen(call, start_new_session=True, **more)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.fake_daemon import FakeDaemon
 
-from once.granting import DEADLINE_S, answer, command, environ, grants, reports, until
+from once.granting import DEADLINE_S, OBEYS_SIGNALS, answer, command, environ, grants, reports, until
 
 
 def asked(daemon: FakeDaemon, method: str) -> bool:
@@ -34,7 +34,7 @@ def test_an_interrupt_at_the_terminal_before_the_start_uses_nothing_up(daemon: F
     pid, fd = pty.fork()
     if pid == 0:
         argv = [sys.executable, "-m", "coordd", "exec", f"--socket={daemon.path}", "--job", "j", "--tick", "* * * * *"]
-        os.execve(sys.executable, [*argv, "--", "echo", "RAN"], environ())
+        os.execvpe("env", [*OBEYS_SIGNALS, *argv, "--", "echo", "RAN"], environ())
     until(lambda: asked(daemon, "exec.gate"))
     time.sleep(0.3)
     os.write(fd, b"\x03")
