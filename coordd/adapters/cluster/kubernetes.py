@@ -53,7 +53,7 @@ class Kubernetes:
         if answer.status not in (200, 202, 404):
             raise UnavailableError(f"{url}: expected 200 for its end, found {answer.status} {shown(answer.content)}")
 
-    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False, named: str = "") -> dict[str, str]:
         """Marks are shown as soon as an application is."""
         return {}
 
