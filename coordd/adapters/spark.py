@@ -274,9 +274,9 @@ def _spark_argv(
     home = os.path.dirname(os.path.dirname(os.path.realpath(submit)))
     if os.path.isdir(f"{home}/jars"):
         env["SPARK_HOME"] = home  # the one of this spark-submit
-    if os.path.realpath(home) == os.path.realpath(pip_spark_home() or "/"):
-        env.setdefault("PYSPARK_PYTHON", sys.executable)
     master = launch.master or defaults.master
+    if os.path.realpath(home) == os.path.realpath(pip_spark_home() or "/"):
+        _name_python(master, launch.deploy_mode, env)
     conf = dict(launch.conf)
     if connect.is_client(launch):
         conf.update(connect.SERVER_CONF)
@@ -312,6 +312,16 @@ def _spark_argv(
     if connect.is_client(launch):
         return [*argv, "--class", connect.SERVER_CLASS, connect.NO_PROGRAM], text, path
     return [*argv, launch.application, *launch.args], text, path
+
+
+def _name_python(master: str, deploy_mode: str, env: dict[str, str]) -> None:
+    """This Python, for programs with the pyspark of this Python. Other machines may not have it: spark-submit hands
+    PYSPARK_PYTHON on to executors, and to drivers elsewhere.
+    """
+    if master.startswith("local"):
+        env.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif deploy_mode == "client" and "PYSPARK_PYTHON" not in env:
+        env.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _identity(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:

@@ -304,6 +304,17 @@ def test_the_pip_package_runs_on_this_python(environ: dict[str, str]) -> None:
     assert kept["PYSPARK_PYTHON"] == "/usr/bin/python3"
 
 
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://api", "spark://m:7077"])
+def test_this_python_is_for_programs_on_this_machine_alone(environ: dict[str, str], master: str) -> None:
+    del environ["SPARK_HOME"]
+    here = run(spark(), SparkDefaults(master=master), environ).env
+    assert {key: value for key, value in here.items() if "PYTHON" in key} == {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    elsewhere = run(spark(master=master, deploy_mode="cluster"), SparkDefaults(), environ).env
+    assert [key for key in elsewhere if "PYTHON" in key] == []
+    own = run(spark(master=master, env={"PYSPARK_PYTHON": "/opt/python"}), SparkDefaults(), environ).env
+    assert "PYSPARK_DRIVER_PYTHON" not in own, "it names the driver's too"
+
+
 def test_traces_and_lineage_reach_the_driver_and_a_parent_of_the_jobs_own_stays(environ: dict[str, str]) -> None:
     parent = {"spark.openlineage.parentRunId": "r", "spark.openlineage.rootParentRunId": "r"}
     facts = FACTS._replace(traceparent="00-a-b-01", parent=parent)
