@@ -9,6 +9,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.clusters.kubernetes import FakeKubernetes
@@ -67,6 +68,36 @@ def test_an_end_has_its_exit_code_and_its_reason(api: FakeKubernetes) -> None:
 
     assert (good.state, good.exit_code) == (SUCCEEDED, 0)
     assert (bad.state, bad.exit_code, bad.detail) == (FAILED, 137, "Error killed for its memory")
+
+
+@pytest.mark.parametrize(
+    ("phase", "driver", "sidecar", "state", "code"),
+    [
+        ("Failed", {"terminated": {"exitCode": 0}}, {"terminated": {"exitCode": 1}}, SUCCEEDED, 0),
+        ("Running", {"terminated": {"exitCode": 0}}, {"running": {}}, SUCCEEDED, 0),
+        ("Running", {"terminated": {"exitCode": 3}}, {"running": {}}, FAILED, 3),
+        ("Running", {"running": {}}, {"terminated": {"exitCode": 1}}, ALIVE, None),
+        ("Pending", {"waiting": {}}, {"terminated": {"exitCode": 1}}, ALIVE, None),
+        ("Failed", {"waiting": {}}, {"terminated": {"exitCode": 5}}, FAILED, None),
+        ("Failed", {"terminated": {}}, {"terminated": {"exitCode": 0}}, FAILED, None),
+    ],
+)
+def test_a_container_beside_the_driver_does_not_decide(
+    api: FakeKubernetes, phase: str, driver: dict[str, Any], sidecar: dict[str, Any], state: str, code: int | None
+) -> None:
+    """Such as a proxy that admission has put into the pod."""
+    api.submit("pod", labels("prod", RUN, 0, 1), phase)
+    api.pods["pod"]["status"] = {
+        "phase": phase,
+        "containerStatuses": [
+            {"name": "istio-proxy", "state": sidecar},
+            {"name": "spark-kubernetes-driver", "state": driver},
+        ],
+    }
+
+    (found,) = client(api).find(MARK)
+
+    assert (found.state, found.exit_code) == (state, code)
 
 
 def test_pages_are_followed(api: FakeKubernetes) -> None:
