@@ -25,7 +25,16 @@ from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
 from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
-from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, command_problem, find_java, redacted
+from coordd.adapters.spark import (
+    AttemptInfo,
+    ProgramSpec,
+    SparkDefaults,
+    build,
+    command_problem,
+    find_java,
+    redacted,
+    remarks,
+)
 from coordd.adapters.triggers.queues import MessageQueues
 from coordd.adapters.triggers.remote_files import look as look_at_files
 from coordd.config.hooks.delivery import socket_path
@@ -440,10 +449,7 @@ class LaunchBuilder:
         return conf
 
     def _defaults(self) -> SparkDefaults:
-        spark = self.config.spark
-        return SparkDefaults(
-            spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file, self.archives_directory
-        )
+        return SparkDefaults.of(self.config.spark)._replace(archives=self.archives_directory)
 
     def problems(self, jobs: Mapping[str, Job] | None = None) -> dict[str, str]:
         """Why this node cannot start some of these jobs (None: its own): spark-submit or Java missing, a program that
@@ -507,14 +513,16 @@ class LaunchBuilder:
         return list(found.values())
 
     def remarks(self) -> list[Check]:
-        """For `doctor`: the weak points of the identities of Spark jobs."""
+        """For `doctor`: the weak points of the identities of Spark jobs, and settings of the site that do not count."""
         found = []
         for name, job in self._node.jobs.items():
+            if not isinstance(job.launch, SparkSubmit):
+                continue
             try:
-                env = build(job, job.launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0)).env
+                program = build(job, job.launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0))
             except CoorddError:
                 continue  # ``problems`` has it
-            if isinstance(job.launch, SparkSubmit):
-                said = identity.remarks(job.launch, env, job.run_as, time.time())
-                found += [check(f"job {name}", WARN, text, advice) for text, advice in said]
+            said = identity.remarks(job.launch, program.env, job.run_as, time.time())
+            said += remarks(job.launch, self._defaults(), program)
+            found += [check(f"job {name}", WARN, text, advice) for text, advice in said]
         return found

@@ -11,6 +11,9 @@ import pytest
 from support.small_cluster import EPOCH, MONO, Lone, job
 from system.lab.processes import until
 
+from coordd.adapters.process import _submits
+from coordd.cli.checking import of_machine
+from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config, LineageConfig, NodeConfig, SparkConfig
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.core.ledger.rows import RUN_COLUMNS, Row
@@ -78,6 +81,29 @@ def test_what_only_a_client_of_spark_connect_needs_is_its_problem_alone(
 
     assert set(problems) == {"client"}
     assert "spark-connect" in problems["client"]
+
+
+def test_doctor_and_check_config_name_settings_of_the_site_that_a_job_does_not_have(tmp_path: Path) -> None:
+    config = site(tmp_path)
+    jobs = {"plain": Job(name="plain", digest="d", launch=PLAIN), "shell": job("shell")}
+    builder = LaunchBuilder(config, Lone(*jobs.values()).node, lambda *_: "/nowhere", cast(Any, None))
+
+    [told] = builder.remarks()
+    assert (told["check"], told["text"].partition(",")[0]) == (
+        "job plain",
+        f"{config.spark.submit} is outside its Spark",
+    )
+    [warned] = of_machine(JobSet(jobs), config)
+    assert (warned.severity, warned.file) == ("warning", f"{config.node.jobs_dir}/plain.toml")
+    assert "set SPARK_HOME in [spark] env" in warned.message
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("/usr/bin/spark-submit", True), ("/usr/bin/spark3-submit", True), ("/usr/bin/spark-shell", False), ("sh", False)],
+)
+def test_a_driver_tells_its_id_by_whatever_name_spark_submit_has(program: str, expected: bool) -> None:
+    assert _submits({"argv": [program, "--master", "yarn"]}) == expected
 
 
 PLAIN = SparkSubmit("hdfs:///a.py")

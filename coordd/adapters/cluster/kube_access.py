@@ -1,7 +1,8 @@
 """How to reach the API of Kubernetes: with Spark's own settings, by a kubeconfig, or as a pod's service account.
 
 Spark's client tries the same places in this order: a service account's token is for the cluster that the pod is in, and
-a kubeconfig may name another one. Like Spark it takes no namespace from either. A kubeconfig that is not JSON is read by kubectl, which also merges several.
+a kubeconfig may name another one. Like Spark it takes no namespace from either. A kubeconfig that is not JSON is read
+by kubectl, which also merges several.
 """
 
 from __future__ import annotations
