@@ -13,7 +13,7 @@ from typing import Any
 from coordd import __version__
 from coordd.adapters import logs, secrets
 from coordd.adapters.cluster import properties
-from coordd.adapters.cluster.opening import STANDALONE, has_lookup, open_manager
+from coordd.adapters.cluster.opening import LOOKED_UP_BY, LOOKED_UP_WITH, STANDALONE, has_lookup, open_manager
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
 from coordd.adapters.drivers.ui import SparkUi
@@ -25,7 +25,16 @@ from coordd.adapters.launch.units import Units
 from coordd.adapters.onhost import absent_file
 from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
-from coordd.adapters.spark import AttemptInfo, ProgramSpec, SparkDefaults, build, command_problem, find_java, redacted
+from coordd.adapters.spark import (
+    AttemptInfo,
+    ProgramSpec,
+    SparkDefaults,
+    build,
+    command_problem,
+    find_java,
+    redacted,
+    remarks,
+)
 from coordd.adapters.triggers.queues import MessageQueues
 from coordd.adapters.triggers.remote_files import look as look_at_files
 from coordd.config.hooks.delivery import socket_path
@@ -33,10 +42,12 @@ from coordd.config.sections import ClusterConfig, Config
 from coordd.config.tracing import endpoint
 from coordd.connecting import Connections, make_mirror
 from coordd.core.jobs.applications import run_mark
-from coordd.core.jobs.arguments import built_in, fill_launch, unpacked
+from coordd.core.jobs.arguments import built_in, fill_launch, placeholders, unpacked
 from coordd.core.jobs.job import Command, Job, SparkSubmit
+from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.lineage import parent_properties
+from coordd.core.names import host_of
 from coordd.core.node.node import Node
 from coordd.core.node.shown import Shown
 from coordd.core.ready import Launch
@@ -199,7 +210,16 @@ def _kind(job: Job) -> object:
         return launch.argv[0], env, job.run_as
     named = any(key in launch.conf for key in identity.KEYTABS)
     proxied = bool(launch.proxy_user)
-    return env, launch.properties_file, launch.keytab, launch.principal, named, proxied, launch.master, job.run_as
+    client = (launch.connect, launch.pipeline)  # these need more of this machine
+    identified = (launch.keytab, launch.principal, named, proxied, job.run_as)
+    return env, launch.properties_file, launch.master, *identified, *client
+
+
+def _differs(launch: SparkSubmit) -> str:
+    """The first text that says where applications are looked up and differs from run to run; "" if there is none."""
+    texts = {"master": launch.master, **{f"env.{name}": launch.env.get(name, "") for name in LOOKED_UP_WITH}}
+    texts |= {f"conf.{key}": text for key, text in launch.conf.items() if key.startswith(LOOKED_UP_BY)}
+    return next((f"spark.{key}" for key, text in texts.items() if placeholders(text)), "")
 
 
 def _with_secrets_there(program: ProgramSpec) -> list[str]:
@@ -312,18 +332,40 @@ class LaunchBuilder:
     def _is_tracked(self, job: Job) -> bool:
         return isinstance(job.launch, SparkSubmit) and job.drives_elsewhere and has_lookup(self._master(job.launch))
 
-    def applications(self, job: Job) -> Applications | None:
-        """The way to the applications of a job; None if its cluster manager shows none by run. Blocking.
+    def applications(self, job: Job, row: Row | None = None) -> Applications | None:
+        """The way to the applications of a run, or (without a row) of all runs of a job; None if its cluster manager
+        shows none by run. Blocking.
 
-        Raises UnavailableError.
+        Raises CoorddError.
         """
         if not self._is_tracked(job):
             return None
         assert isinstance(job.launch, SparkSubmit)
-        program = build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
+        if row is None and (differs := _differs(job.launch)):
+            raise UnavailableError(
+                f"{job.name}: its applications cannot be looked up without a run: {differs} has placeholders"
+            )
+        of = AttemptInfo(job.name, 0, 0, "", "", 0.0)
+        if row is not None:
+            of = AttemptInfo(row.run, int(row.attempt), int(row.token), "", host_of(row.node), row.fire_at)
+        launch = fill_launch(job.launch, self._values(job, of, unpacked(row.args) if row is not None else {}))
+        assert isinstance(launch, SparkSubmit)
+        program = build(job, launch, self._defaults(), of)
         conf = properties.parse(program.secrets)
         kept_s = self.config.spark.retention
-        return open_manager(self._master(job.launch), conf, program.env, kept_s=kept_s)
+        return open_manager(self._master(launch), conf, program.env, kept_s=kept_s)
+
+    def _values(self, job: Job, of: AttemptInfo, args: Mapping[str, str]) -> dict[str, str]:
+        """What fills the placeholders of an attempt."""
+        return {**job.params, **args} | built_in(
+            run=of.run,
+            job=job.name,
+            fire_at=of.fire_at,
+            timezone=job.timezone,
+            attempt=of.attempt,
+            token=of.token,
+            node=of.node,
+        )
 
     def _argv(self, job: Job, run: str, program: ProgramSpec, submit: list[str]) -> list[str]:
         """The program: spark-submit itself, the tracker that calls it, or what starts a server and its client."""
@@ -331,10 +373,9 @@ class LaunchBuilder:
             return connect_argv(program, submit)
         if not self._is_tracked(job):
             return submit
-        assert isinstance(job.launch, SparkSubmit)
         options = {
             "mark": run_mark(self.config.cluster.name, run),
-            "master": self._master(job.launch),
+            "master": submit[submit.index("--master") + 1],
             "settle_s": self.config.spark.settle,
             "submits": job.retry.submits,
         }
@@ -347,15 +388,6 @@ class LaunchBuilder:
         return redacted(list(program.client) or program.argv)
 
     def _program(self, job: Job, launch: Launch, args: dict[str, str], *, write: bool = True) -> ProgramSpec:
-        values = {**job.params, **args} | built_in(
-            run=launch.run,
-            job=job.name,
-            fire_at=launch.fire_at,
-            timezone=job.timezone,
-            attempt=launch.attempt,
-            token=launch.token,
-            node=self.config.node.name,
-        )
         directory = self._directory(launch.run, launch.attempt, launch.token)
         attempt_info = AttemptInfo(
             launch.run,
@@ -371,7 +403,7 @@ class LaunchBuilder:
             self.config.cluster.name,
             self._guard(job),
         )
-        filled = fill_launch(job.launch, values)
+        filled = fill_launch(job.launch, self._values(job, attempt_info, args))
         program = build(job, filled, self._defaults(), attempt_info)
         if write and (why := self._no_identity(job, filled, program)):
             raise UnavailableError(why)
@@ -417,10 +449,7 @@ class LaunchBuilder:
         return conf
 
     def _defaults(self) -> SparkDefaults:
-        spark = self.config.spark
-        return SparkDefaults(
-            spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file, self.archives_directory
-        )
+        return SparkDefaults.of(self.config.spark)._replace(archives=self.archives_directory)
 
     def problems(self, jobs: Mapping[str, Job] | None = None) -> dict[str, str]:
         """Why this node cannot start some of these jobs (None: its own): spark-submit or Java missing, a program that
@@ -484,14 +513,16 @@ class LaunchBuilder:
         return list(found.values())
 
     def remarks(self) -> list[Check]:
-        """For `doctor`: the weak points of the identities of Spark jobs."""
+        """For `doctor`: the weak points of the identities of Spark jobs, and settings of the site that do not count."""
         found = []
         for name, job in self._node.jobs.items():
+            if not isinstance(job.launch, SparkSubmit):
+                continue
             try:
-                env = build(job, job.launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0)).env
+                program = build(job, job.launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0))
             except CoorddError:
                 continue  # ``problems`` has it
-            if isinstance(job.launch, SparkSubmit):
-                said = identity.remarks(job.launch, env, job.run_as, time.time())
-                found += [check(f"job {name}", WARN, text, advice) for text, advice in said]
+            said = identity.remarks(job.launch, program.env, job.run_as, time.time())
+            said += remarks(job.launch, self._defaults(), program)
+            found += [check(f"job {name}", WARN, text, advice) for text, advice in said]
         return found

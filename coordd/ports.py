@@ -138,9 +138,9 @@ class Applications(Protocol):
     def end(self, ident: str) -> None:
         """Ask for the end of one."""
 
-    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False, named: str = "") -> dict[str, str]:
         """By id, why living applications may be the run's and are not recognised yet. ``ended``: also those that have
-        ended, unless they surely failed or were killed.
+        ended, unless they surely failed or were killed. ``named``: the id that spark-submit has printed.
         """
 
     def keeps_since(self, since: float) -> str:

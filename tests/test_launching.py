@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -10,8 +11,12 @@ import pytest
 from support.small_cluster import EPOCH, MONO, Lone, job
 from system.lab.processes import until
 
+from coordd.adapters.process import _submits
+from coordd.cli.checking import of_machine
+from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config, LineageConfig, NodeConfig, SparkConfig
 from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.ledger.rows import RUN_COLUMNS, Row
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.lineage import parent_properties
 from coordd.core.ready import Launch
@@ -50,17 +55,115 @@ def test_a_spark_job_is_told_of_its_parent_if_the_site_or_the_job_says_so(
     assert builder._traceparent(launch) == "", "no traces"
 
 
-def test_a_spec_has_the_server_that_was_prepared_for_its_job(tmp_path: Path) -> None:
-    home = tmp_path / "spark"
-    for path in ("spark/jars/spark-connect_2.13-4.3.0.jar", "java/bin/java", "spark/bin/spark-submit"):
+def site(tmp_path: Path, *files: str) -> Config:
+    """A node with a Spark and a Java that do nothing. ``files``: more of that Spark's."""
+    for path in ("java/bin/java", "spark/bin/spark-submit", *[f"spark/{path}" for path in files]):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("#!/bin/sh\nexec sleep 60\n")
         (tmp_path / path).chmod(0o755)
     env = {"JAVA_HOME": str(tmp_path / "java"), "PYSPARK_PYTHON": "/bin/false"}
-    config = Config(
-        node=NodeConfig(runtime_dir=str(tmp_path / "run")),
-        spark=SparkConfig(submit=f"{home}/bin/spark-submit", env=env),
+    return Config(
+        node=NodeConfig(name="edge-9", runtime_dir=str(tmp_path / "run")),
+        spark=SparkConfig(submit=f"{tmp_path}/spark/bin/spark-submit", env=env),
     )
+
+
+@pytest.mark.parametrize("launch", [SparkSubmit("hdfs:///a.py", connect="pool"), SparkSubmit(pipeline="hdfs:///p.yml")])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_only_a_client_of_spark_connect_needs_is_its_problem_alone(
+    tmp_path: Path, launch: SparkSubmit, first: bool
+) -> None:
+    client, plain = Job(name="client", digest="d", launch=launch), Job(name="plain", digest="d", launch=PLAIN)
+    jobs = (client, plain) if first else (plain, client)
+    builder = LaunchBuilder(site(tmp_path), Lone().node, lambda *_: "/nowhere", cast(Any, None))
+
+    problems = builder.problems({job.name: job for job in jobs})
+
+    assert set(problems) == {"client"}
+    assert "spark-connect" in problems["client"]
+
+
+def test_doctor_and_check_config_name_settings_of_the_site_that_a_job_does_not_have(tmp_path: Path) -> None:
+    config = site(tmp_path)
+    jobs = {"plain": Job(name="plain", digest="d", launch=PLAIN), "shell": job("shell")}
+    builder = LaunchBuilder(config, Lone(*jobs.values()).node, lambda *_: "/nowhere", cast(Any, None))
+
+    [told] = builder.remarks()
+    assert (told["check"], told["text"].partition(",")[0]) == (
+        "job plain",
+        f"{config.spark.submit} is outside its Spark",
+    )
+    [warned] = of_machine(JobSet(jobs), config)
+    assert (warned.severity, warned.file) == ("warning", f"{config.node.jobs_dir}/plain.toml")
+    assert "set SPARK_HOME in [spark] env" in warned.message
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("/usr/bin/spark-submit", True), ("/usr/bin/spark3-submit", True), ("/usr/bin/spark-shell", False), ("sh", False)],
+)
+def test_a_driver_tells_its_id_by_whatever_name_spark_submit_has(program: str, expected: bool) -> None:
+    assert _submits({"argv": [program, "--master", "yarn"]}) == expected
+
+
+PLAIN = SparkSubmit("hdfs:///a.py")
+TEAMS = SparkSubmit(
+    "local:///a.py",
+    master="k8s://http://{node}.example:1",
+    deploy_mode="cluster",
+    conf={"spark.kubernetes.namespace": "team-{team}", "spark.app.day": "{date}"},
+)
+
+
+def row_of(args: str) -> Row:
+    row = Row([0] * len(RUN_COLUMNS))
+    row.run, row.args, row.node, row.fire_at = "nightly@x", args, "edge-1.example.4711", EPOCH
+    return row
+
+
+def test_applications_are_looked_up_where_their_run_has_them(tmp_path: Path) -> None:
+    builder = LaunchBuilder(site(tmp_path), Lone().node, lambda *_: "/nowhere", cast(Any, None))
+    nightly = Job(name="nightly", digest="d", launch=TEAMS, params={"team": "a"})
+
+    default, given = builder.applications(nightly, row_of("{}")), builder.applications(nightly, row_of('{"team": "b"}'))
+
+    assert default is not None and default.place == "http://edge-1.example.example:1, namespace team-a"  # noqa: PT018
+    assert given is not None and given.place == "http://edge-1.example.example:1, namespace team-b"  # noqa: PT018
+    launch = Launch(
+        "nightly#1", "nightly", AttemptNumber(0), Token(7), "n7", EPOCH, '{"team": "b"}', MONO + 58.0, 60.0, digest="d"
+    )
+    program = builder._program(nightly, launch, {"team": "b"}, write=False)
+    options = json.loads(builder._argv(nightly, "nightly#1", program, program.argv)[-len(program.argv) - 2])
+    assert options["master"] == "k8s://http://edge-9.example:1", "the tracker's own, as spark-submit gets it"
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        ("spark.master", {"master": "k8s://http://{node}.example:1"}),
+        ("spark.conf.spark.kubernetes.namespace", {"conf": {"spark.kubernetes.namespace": "{team}"}}),
+        ("spark.env.KUBECONFIG", {"env": {"KUBECONFIG": "/k/{team}"}}),
+        ("", {"conf": {"spark.kubernetes.namespace": "{{a}}", "spark.app.day": "{date}"}, "env": {"DAY": "{date}"}}),
+    ],
+)
+def test_without_a_run_only_what_is_the_same_for_all_is_looked_up(
+    tmp_path: Path, key: str, changes: dict[str, Any]
+) -> None:
+    builder = LaunchBuilder(site(tmp_path), Lone().node, lambda *_: "/nowhere", cast(Any, None))
+    launch = SparkSubmit("local:///a.py", **{"master": "k8s://http://api:1", "deploy_mode": "cluster", **changes})
+    nightly = Job(name="nightly", digest="d", launch=launch, params={"team": "a"})
+
+    if not key:
+        found = builder.applications(nightly)
+        assert found is not None
+        assert found.place == "http://api:1, namespace {a}"
+        return
+    with pytest.raises(UnavailableError, match=f"cannot be looked up without a run: {key} has placeholders"):
+        builder.applications(nightly)
+
+
+def test_a_spec_has_the_server_that_was_prepared_for_its_job(tmp_path: Path) -> None:
+    config = site(tmp_path, "jars/spark-connect_2.13-4.3.0.jar")
     of = job("sales", launch=SparkSubmit("/a.py", connect="pool", conf={"spark.a": "1"}), every_s=3600.0)
     connections: Any = type("Connections", (), {"ledger_url": "sqlite:////x", "ledger_options": lambda _: {}})()
     builder = LaunchBuilder(config, Lone(of).node, lambda *_: str(tmp_path / "attempt"), connections)

@@ -516,7 +516,8 @@ def _submits(spec: dict[str, Any]) -> bool:
     """True if the program is spark-submit, or starts it: its driver can send its application id through the launcher's
     back-channel.
     """
-    return bool(spec.get("submits")) or str(spec["argv"][0]).rpartition("/")[2] == "spark-submit"
+    name = str(spec["argv"][0]).rpartition("/")[2]  # also spark3-submit
+    return bool(spec.get("submits")) or (name.startswith("spark") and name.endswith("-submit"))
 
 
 def _boot_id() -> str:

@@ -16,6 +16,7 @@ from coordd.adapters.faststart import connect
 from coordd.adapters.faststart.archive import archive_of, java_option
 from coordd.adapters.onhost import absent_program
 from coordd.config import ownership
+from coordd.config.sections import SparkConfig
 from coordd.core import lineage
 from coordd.core.jobs.applications import MARK, labels, property_mark, yarn_tags
 from coordd.core.jobs.job import Command, Job, SparkSubmit, iso
@@ -47,6 +48,9 @@ JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", 
 # Where spark-submit learns that it is not to wait for the application, by the scheme of the master.
 WAITS = {YARN: "yarn.submit", "k8s": "kubernetes.submission", "spark": "standalone.submit"}
 
+# What counts where a properties file names a master, too.
+MASTERS = "write master and deploy_mode in the job, or master under [spark]: coordd passes its own to spark-submit"
+
 ENV_FILE_BYTES_MAX = 1024 * 1024
 PROPERTIES_BYTES_MAX = 1024 * 1024
 
@@ -60,6 +64,11 @@ class SparkDefaults(NamedTuple):
     env_file: str = ""
     properties_file: str = ""
     archives: str = ""  # the directory of class archives; "": none are used
+
+    @classmethod
+    def of(cls, spark: SparkConfig) -> SparkDefaults:
+        """What the site says."""
+        return cls(spark.submit, spark.master, spark.env, spark.env_file, spark.properties_file)
 
 
 class AttemptInfo(NamedTuple):
@@ -274,9 +283,9 @@ def _spark_argv(
     home = os.path.dirname(os.path.dirname(os.path.realpath(submit)))
     if os.path.isdir(f"{home}/jars"):
         env["SPARK_HOME"] = home  # the one of this spark-submit
-    if os.path.realpath(home) == os.path.realpath(pip_spark_home() or "/"):
-        env.setdefault("PYSPARK_PYTHON", sys.executable)
     master = launch.master or defaults.master
+    if os.path.realpath(home) == os.path.realpath(pip_spark_home() or "/"):
+        _name_python(master, launch.deploy_mode, env)
     conf = dict(launch.conf)
     if connect.is_client(launch):
         conf.update(connect.SERVER_CONF)
@@ -289,7 +298,7 @@ def _spark_argv(
         conf["spark.coordd.traceparent"] = attempt_info.traceparent
     if not any(key.startswith(lineage.PREFIXES) for key in conf):  # else the job names a parent of its own
         conf.update(attempt_info.parent)
-    base = _base_text(launch.properties_file or defaults.properties_file or _default_properties(env))
+    base = _base_text(_base_path(launch, defaults, env))
     if launch.fast_start:
         base = FAST_CONF + base
         archive = "" if job.run_as else _archive(defaults.archives, submit, java, env)
@@ -312,6 +321,16 @@ def _spark_argv(
     if connect.is_client(launch):
         return [*argv, "--class", connect.SERVER_CLASS, connect.NO_PROGRAM], text, path
     return [*argv, launch.application, *launch.args], text, path
+
+
+def _name_python(master: str, deploy_mode: str, env: dict[str, str]) -> None:
+    """This Python, for programs with the pyspark of this Python. Other machines may not have it: spark-submit hands
+    PYSPARK_PYTHON on to executors, and to drivers elsewhere.
+    """
+    if master.startswith("local"):
+        env.setdefault("PYSPARK_PYTHON", sys.executable)
+    elif deploy_mode == "client" and "PYSPARK_PYTHON" not in env:
+        env.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _identity(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:
@@ -342,8 +361,33 @@ def _marks(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:
     return conf
 
 
+def remarks(launch: SparkSubmit, defaults: SparkDefaults, program: ProgramSpec) -> list[tuple[str, str]]:
+    """For `doctor`: (which settings of the site a job does not have, what to do)."""
+    env, submit = program.env, program.argv[0]
+    base = _base_path(launch, defaults, env)
+    if not base and not (env.get("SPARK_HOME") or env.get("SPARK_CONF_DIR")):
+        text = f"{submit} is outside its Spark, and no SPARK_HOME is set: its spark-defaults.conf is not read"
+        return [(text, "set SPARK_HOME in [spark] env; or name that file as [spark] properties_file")]
+    if launch.master or defaults.master != SparkDefaults().master:
+        return []
+    ours = {"spark.master": defaults.master, "spark.submit.deployMode": launch.deploy_mode}
+    theirs = properties.parse(program.secrets)  # a job's conf has neither key
+    return [
+        (f"{base} says {key} = {theirs[key]}, and the job runs with {value}", f"{MASTERS}, or remove {key} there")
+        for key, value in ours.items()
+        if theirs.get(key, value) != value
+    ]
+
+
+def _base_path(launch: SparkSubmit, defaults: SparkDefaults, env: Mapping[str, str]) -> str:
+    """The properties file below ours; "" if there is none."""
+    return launch.properties_file or defaults.properties_file or _default_properties(env)
+
+
 def _default_properties(env: Mapping[str, str]) -> str:
     """The file that spark-submit reads by default, and would skip when it is given ours."""
+    if not (env.get("SPARK_HOME") or env.get("SPARK_CONF_DIR")):
+        return ""
     conf_dir = env.get("SPARK_CONF_DIR") or f"{env.get('SPARK_HOME', '')}/conf"
     path = f"{conf_dir}/spark-defaults.conf"
     return path if os.path.exists(path) else ""

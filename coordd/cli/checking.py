@@ -12,7 +12,7 @@ from coordd.adapters.backends import function
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.units import Units, needs
 from coordd.adapters.ledger.sqlite_ledger import path_of
-from coordd.adapters.spark import SparkDefaults, command_problem
+from coordd.adapters.spark import AttemptInfo, SparkDefaults, build, command_problem, remarks
 from coordd.config import ownership, tables, values
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
@@ -21,7 +21,7 @@ from coordd.config.settings import read_config
 from coordd.config.tomlfile import Problem
 from coordd.config.values import CONFIG_BACKENDS
 from coordd.core.jobs.arguments import nearest
-from coordd.core.jobs.job import HOOK, Command, SparkSubmit
+from coordd.core.jobs.job import HOOK, Command, Job, SparkSubmit
 from coordd.core.jobs.schedule import next_fire
 from coordd.errors import RefusedError, UnavailableError
 
@@ -154,6 +154,17 @@ def _cannot_be_made(path: str) -> str:
     return f"{path} is not there, and this user cannot make it in {above}"
 
 
+def _unread(job: Job, defaults: SparkDefaults) -> list[str]:
+    """Which settings of the site a Spark job does not have."""
+    if not isinstance(job.launch, SparkSubmit):
+        return []
+    try:
+        program = build(job, job.launch, defaults, AttemptInfo(job.name, 0, 0, "", "", 0.0))
+    except UnavailableError:
+        return []  # no Spark here: the node says so
+    return [f"{text}; {advice}" for text, advice in remarks(job.launch, defaults, program)]
+
+
 def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
     """What jobs name and this machine lacks or refuses. Other nodes may have it: no job is disabled.
 
@@ -161,7 +172,7 @@ def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
     """
     told = []
     units = Units(config.node.units)
-    defaults = SparkDefaults(env=config.spark.env, env_file=config.spark.env_file)
+    defaults = SparkDefaults.of(config.spark)
     for name in sorted(jobs.jobs):
         job = jobs.jobs[name]
         file = os.path.join(config.node.jobs_dir, f"{name}.toml")
@@ -181,6 +192,7 @@ def of_machine(jobs: JobSet, config: Config) -> list[Problem]:
             useless = identity.keytab_problem(job.launch.keytab, job.launch.principal)
             if useless:
                 told.append(Problem(file, "", None, useless, severity="warning"))
+        told += [Problem(file, "", None, text, severity="warning") for text in _unread(job, defaults)]
         group = onhost.unknown_group(job.owner) if job.owner else ""
         if group:
             told.append(Problem(file, "owner", None, group, severity="warning"))

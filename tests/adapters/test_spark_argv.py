@@ -19,6 +19,7 @@ from coordd.adapters.spark import (
     pip_spark_home,
     read_env_file,
     redacted,
+    remarks,
 )
 from coordd.core.jobs.applications import run_mark, yarn_tags
 from coordd.core.jobs.job import Command, Job, SparkSubmit
@@ -302,6 +303,66 @@ def test_the_pip_package_runs_on_this_python(environ: dict[str, str]) -> None:
     assert env["SPARK_HOME"] == pip_spark_home()
     kept = run(spark(env={"PYSPARK_PYTHON": "/usr/bin/python3"}), SparkDefaults(), environ).env
     assert kept["PYSPARK_PYTHON"] == "/usr/bin/python3"
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://api", "spark://m:7077"])
+def test_this_python_is_for_programs_on_this_machine_alone(environ: dict[str, str], master: str) -> None:
+    del environ["SPARK_HOME"]
+    here = run(spark(), SparkDefaults(master=master), environ).env
+    assert {key: value for key, value in here.items() if "PYTHON" in key} == {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    elsewhere = run(spark(master=master, deploy_mode="cluster"), SparkDefaults(), environ).env
+    assert [key for key in elsewhere if "PYTHON" in key] == []
+    own = run(spark(master=master, env={"PYSPARK_PYTHON": "/opt/python"}), SparkDefaults(), environ).env
+    assert "PYSPARK_DRIVER_PYTHON" not in own, "it names the driver's too"
+
+
+def wrapper(environ: dict[str, str], tmp_path: Path) -> str:
+    """A spark-submit outside its Spark, as in the packages of distributions: it calls another one."""
+    del environ["SPARK_HOME"]
+    return executable(tmp_path / "usr/bin/spark-submit")
+
+
+def said_of(job: Job, defaults: SparkDefaults, environ: dict[str, str]) -> list[str]:
+    assert isinstance(job.launch, SparkSubmit)
+    return [text for text, _ in remarks(job.launch, defaults, run(job, defaults, environ))]
+
+
+def test_a_spark_submit_whose_spark_is_not_known_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+    submit = wrapper(environ, tmp_path)
+    defaults = SparkDefaults(submit=submit)
+    (tmp_path / "site.conf").write_text("spark.site yes\n")
+
+    [(text, advice)] = remarks(SparkSubmit("/a.py"), defaults, run(spark(), defaults, environ))
+    assert text == f"{submit} is outside its Spark, and no SPARK_HOME is set: its spark-defaults.conf is not read"
+    assert "SPARK_HOME in [spark] env" in advice
+    assert said_of(spark(properties_file=f"{tmp_path}/site.conf"), defaults, environ) == []
+    assert said_of(spark(), defaults._replace(properties_file=f"{tmp_path}/site.conf"), environ) == []
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+        assert said_of(spark(), defaults._replace(env={name: str(tmp_path)}), environ) == []
+    (tmp_path / "usr/jars").mkdir()
+    assert said_of(spark(), defaults, environ) == [], "it is inside"
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "said"),
+    [
+        ("spark.master yarn", {}, "spark.master = yarn, and nights run with local[*]"),
+        ("spark.submit.deployMode=cluster", {}, "spark.submit.deployMode = cluster, and nights run with client"),
+        ("spark.master local[*]", {}, ""),
+        ("spark.master yarn", {"master": "local[2]"}, ""),
+    ],
+)
+def test_a_master_of_the_sites_defaults_that_does_not_count_is_told(
+    environ: dict[str, str], tmp_path: Path, line: str, changes: dict[str, str], said: str
+) -> None:
+    (tmp_path / "spark/conf").mkdir()
+    file = tmp_path / "spark/conf/spark-defaults.conf"
+    file.write_text(f"{line}\n")
+
+    found = said_of(spark(**changes), SparkDefaults(), environ)
+
+    assert found == ([f"{file} says {said.replace('nights run', 'the job runs')}"] if said else [])
+    assert said_of(spark(**changes), SparkDefaults(master="yarn"), environ) == [], "the site names a master"
 
 
 def test_traces_and_lineage_reach_the_driver_and_a_parent_of_the_jobs_own_stays(environ: dict[str, str]) -> None:

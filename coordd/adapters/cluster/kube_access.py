@@ -1,6 +1,8 @@
-"""How to reach the API of Kubernetes: with Spark's own settings, as a service account, or by a kubeconfig.
+"""How to reach the API of Kubernetes: with Spark's own settings, by a kubeconfig, or as a pod's service account.
 
-Spark tries the same places in this order. A kubeconfig that is not JSON is read by kubectl, which also merges several.
+Spark's client tries the same places in this order: a service account's token is for the cluster that the pod is in, and
+a kubeconfig may name another one. Like Spark it takes no namespace from either. A kubeconfig that is not JSON is read
+by kubectl, which also merges several.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ SETTINGS = "spark.kubernetes.authenticate.submission."
 KUBECTL_S = 15.0
 FILE_BYTES_MAX = 1024 * 1024
 
-NAMESPACE = "default"
+NAMESPACE = "default"  # of Spark
 
 
 class Access:
@@ -37,14 +39,13 @@ class Access:
         self._key = conf.get(f"{SETTINGS}clientKeyFile", "")
         self._ca_data = self._cert_data = self._key_data = ""
         self._verified = True
-        namespace = ""
         if not (self._token_file or self._token or self._cert):
-            if os.path.exists(f"{account}/token"):
+            if config := kubeconfig(conf.get("spark.kubernetes.context", ""), env):
+                self._use(config)
+            elif os.path.exists(f"{account}/token"):
                 self._token_file = f"{account}/token"
                 self._ca = self._ca or f"{account}/ca.crt"
-            elif config := kubeconfig(conf.get("spark.kubernetes.context", ""), env):
-                namespace = self._use(config)
-        self.namespace = conf.get("spark.kubernetes.namespace", "") or namespace or NAMESPACE
+        self.namespace = conf.get("spark.kubernetes.namespace", "") or NAMESPACE
         self.tls = self._context() if self.url.startswith("https:") else None
 
     def headers(self) -> dict[str, str]:
@@ -52,9 +53,9 @@ class Access:
         token = _text(self._token_file).strip() if self._token_file else self._token
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    def _use(self, config: Mapping[str, Any]) -> str:
-        """Take what a kubeconfig's current context says; returns its namespace."""
-        context, cluster, user = _of_current(config)
+    def _use(self, config: Mapping[str, Any]) -> None:
+        """Take what a kubeconfig's current context says."""
+        cluster, user = _of_current(config)
         if "exec" in user or "auth-provider" in user:
             raise UnavailableError(
                 "the kubeconfig's user logs in by a plugin, which this version does not call: give Spark a token in"
@@ -67,7 +68,6 @@ class Access:
         self._ca = self._ca or str(cluster.get("certificate-authority", ""))
         self._ca_data = str(cluster.get("certificate-authority-data", ""))
         self._verified = not cluster.get("insecure-skip-tls-verify", False)
-        return str(context.get("namespace", ""))
 
     def _context(self) -> ssl.SSLContext:
         try:
@@ -122,8 +122,8 @@ def _by_kubectl(places: str, env: Mapping[str, str]) -> Any:
         ) from exc
 
 
-def _of_current(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Context, cluster and user that are in use. Raises UnavailableError."""
+def _of_current(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Cluster and user that are in use. Raises UnavailableError."""
 
     def named(kind: str, name: str) -> dict[str, Any]:
         for entry in config.get(f"{kind}s") or []:
@@ -133,9 +133,9 @@ def _of_current(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
 
     current = str(config.get("current-context") or "")
     if not current:
-        return {}, {}, {}
+        return {}, {}
     context = named("context", current)
-    return context, named("cluster", str(context.get("cluster"))), named("user", str(context.get("user")))
+    return named("cluster", str(context.get("cluster"))), named("user", str(context.get("user")))
 
 
 def _text(path: str) -> str:

@@ -21,6 +21,9 @@ PAGES_MAX = 100
 
 DETAIL_MAX = 300
 
+# Spark's name for the driver's container.
+DRIVER = "spark-kubernetes-driver"
+
 # A driver that is told to end has this time (seconds) before its node kills it.
 END_S = 30
 
@@ -53,7 +56,7 @@ class Kubernetes:
         if answer.status not in (200, 202, 404):
             raise UnavailableError(f"{url}: expected 200 for its end, found {answer.status} {shown(answer.content)}")
 
-    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False, named: str = "") -> dict[str, str]:
         """Marks are shown as soon as an application is."""
         return {}
 
@@ -116,12 +119,14 @@ def _application(pod: Any, url: str) -> Application:
     status, labels = _table(pod.get("status")), _table(meta.get("labels"))
     phase = str(status.get("phase", ""))
     ended = _terminated(status)
+    code = ended.get("exitCode")
+    if type(code) is int:  # the phase also depends on containers beside the driver's, which admission may put there
+        phase = "Failed" if code else "Succeeded"
     # A driver whose phase is Unknown, or new to this version, may live: it must not be launched again.
     state = {"Succeeded": SUCCEEDED, "Failed": FAILED}.get(phase, ALIVE)
     if state == FAILED and meta.get("deletionTimestamp"):
         state = KILLED
     words = [status.get("reason"), status.get("message"), ended.get("reason"), ended.get("message")]
-    code = ended.get("exitCode")
     return Application(
         id=meta["name"],
         state=state,
@@ -141,15 +146,13 @@ def _table(said: Any) -> dict[str, Any]:
 
 
 def _terminated(status: Mapping[str, Any]) -> dict[str, Any]:
-    """How the driver's container ended; {} while it has not."""
+    """How the driver's container ended; {} while it has not. A pod template may name it otherwise: then it is the only
+    one, or nobody can tell which one it is.
+    """
     found = status.get("containerStatuses")
-    containers = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    containers.sort(key=lambda one: one.get("name") != "spark-kubernetes-driver")
-    for container in containers:
-        state = container.get("state")
-        if isinstance(state, dict) and isinstance(state.get("terminated"), dict):
-            return dict(state["terminated"])
-    return {}
+    containers = [_table(one) for one in found] if isinstance(found, list) else []
+    drivers = [one for one in containers if one.get("name") == DRIVER] or containers
+    return _table(_table(drivers[0].get("state")).get("terminated")) if len(drivers) == 1 else {}
 
 
 def _instant(text: object) -> float:

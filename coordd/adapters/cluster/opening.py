@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 
 YARN, KUBERNETES, STANDALONE = "yarn", "k8s://", "spark://"
 
+# The settings of Spark, and the variables, that say which cluster manager is asked, and as whom.
+LOOKED_UP_BY = (
+    "spark.hadoop.",
+    "spark.kubernetes.authenticate.submission.",
+    "spark.kubernetes.context",
+    "spark.kubernetes.namespace",
+    "spark.master.",
+)
+LOOKED_UP_WITH = ("HADOOP_CONF_DIR", "HADOOP_USER_NAME", "HOME", "KRB5CCNAME", "KUBECONFIG", "USER", "YARN_CONF_DIR")
+
 
 def has_lookup(master: str) -> bool:
     """True if applications can be found again on this master."""

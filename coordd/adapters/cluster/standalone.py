@@ -138,7 +138,7 @@ class Standalone:
                 f"{url}: expected success for its end, found {answer.status} {shown(answer.content)}"
             )
 
-    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False, named: str = "") -> dict[str, str]:
         """By id, why living drivers may be the run's and are not recognised. ``ended``: also those that have ended,
         unless they surely failed or were killed. Raises UnavailableError.
         """

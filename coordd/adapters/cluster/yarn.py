@@ -61,9 +61,18 @@ class Yarn:
                 f"{url}: expected 202 for the end of {ident}, found {answer.status} {shown(answer.content)}"
             )
 
-    def hidden(self, known: Collection[str] = (), *, ended: bool = False) -> dict[str, str]:
-        """Marks are shown as soon as an application is."""
-        return {}
+    def hidden(self, known: Collection[str] = (), *, ended: bool = False, named: str = "") -> dict[str, str]:
+        """Tags are shown as soon as an application is. But spark-submit prints an id before it submits anything, so
+        that one is asked for: 404 means that the ResourceManager has no such application. Raises UnavailableError.
+        """
+        if not named:
+            return {}
+        url, answer = self._ask("GET", f"{APPS}/{quote(named)}")
+        if answer.status == 404:
+            return {}
+        if answer.status != 200:
+            raise UnavailableError(f"{url}: expected 200 or 404, found {answer.status} {shown(answer.content)}")
+        return {named: f"{url}: {named}, which spark-submit has named, is there without the run's tag"}
 
     def keeps_since(self, since: float) -> str:
         """Why an application that was submitted after ``since`` (Unix seconds) may have been forgotten; "": it cannot.

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordd.core.ledger.words import FAILURE, LOST, RESOLVED, RETRY, REVOKED, SUCCESS
+from coordd.core.ledger.words import FAILURE, LOST, RESOLVED, RETRY, REVOKED, SUCCESS, TIMED_OUT
 
 # The states of an application. ENDED: it is over, and nobody can tell how.
 ALIVE = "alive"
@@ -178,6 +178,13 @@ class Unknown(NamedTuple):
     relaunches_max: int
     quiet_s: float
 
+    @property
+    def timed_out(self) -> str:
+        """What its runner said if it ended the attempt for its timeout, and could not see the end of its application;
+        else "".
+        """
+        return self.reason.split(";")[0] if self.reason.startswith(TIMED_OUT) else ""
+
 
 class Verdict(NamedTuple):
     """``state``, ``exit_code``, ``application_id``: of the report. ``applications``: to be ended."""
@@ -201,9 +208,10 @@ def judge(
     one = decision.application
     if decision.word == ADOPT:
         assert one is not None
-        if run.cancelled:
+        if run.cancelled or (run.timed_out and one.token <= run.token):
+            why = "the run is cancelled" if run.cancelled else run.timed_out
             alive = tuple([other for other in found if other.state == ALIVE])
-            return Verdict(END, f"{one.id} is being ended: the run is cancelled", applications=alive)
+            return Verdict(END, f"{one.id} is being ended: {why}", applications=alive)
         if run.relaunches >= run.relaunches_max:
             return Verdict(WAIT, f"{one.id} is alive, but the run was lost {run.relaunches} times and may be no more")
         return Verdict(REPORT, f"{one.id} is alive: the next attempt adopts it", RETRY, one.id)
@@ -213,6 +221,8 @@ def judge(
     seen = run.application_id or next((e.application_id for e in earlier if not e.settled and e.application_id), "")
     if run.cancelled and seen:
         return Verdict(REPORT, f"{seen} is not shown any more after the run was cancelled", REVOKED, seen)
+    if run.timed_out and seen:
+        return Verdict(REPORT, f"{run.timed_out}: {seen} is not shown any more", FAILURE, seen)
     if seen:
         return Verdict(WAIT, f"{seen} was seen, and the cluster manager does not show it any more")
     if ONLY_LAPSED in run.reason or not run.reason:
@@ -222,6 +232,8 @@ def judge(
     if forgets is None or forgets:
         return Verdict(WAIT, f"no application is shown, and one may have been forgotten: {forgets or 'nobody knows'}")
     why = f"nothing was submitted: its submitter is dead, and within {settle_s:g} s no application was shown"
+    if run.timed_out and not run.cancelled:
+        return Verdict(REPORT, f"{run.timed_out}: {why}", FAILURE)
     return Verdict(REPORT, why, REVOKED if run.cancelled else RETRY)
 
 
@@ -238,4 +250,6 @@ def _reported(run: Unknown, one: Application) -> Verdict:
     if run.cancelled:
         return Verdict(REPORT, f"{one.id} {one.state} after the run was cancelled", REVOKED, one.id, one.exit_code)
     code = one.exit_code or 1
+    if run.timed_out:
+        return Verdict(REPORT, f"{run.timed_out}: {one.id} {one.state}", FAILURE, one.id, code)
     return Verdict(REPORT, f"exit code {code}: {one.id} {one.state}: {one.detail}".rstrip(": "), FAILURE, one.id, code)

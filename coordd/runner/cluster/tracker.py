@@ -45,7 +45,8 @@ TRIES = 5
 TRY_AGAIN_S = 2.0
 
 # If spark-submit has failed by itself and has printed no id of an application, nothing was submitted after this number
-# of look-ups that find nothing. Then it is called again after a pause (seconds), which triples each time.
+# of look-ups that find nothing. Then it is called again after a pause (seconds), which triples each time. On YARN a
+# printed id is no evidence: "Submitting application ID" comes before anything is submitted. So the look-ups ask for it.
 EMPTY_LOOKUPS = 3
 SUBMIT_AGAIN_S = 10.0
 SUBMIT_AGAIN_MAX_S = 300.0
@@ -228,8 +229,19 @@ class Tracker:
                 self._finish(code, why)
             say(f"{why}; the next one in {again_s:g} s")
             self._wait(again_s)
+            if (late := self._shown_meanwhile()) is not None:
+                return late
             again_s = min(SUBMIT_AGAIN_MAX_S, 3 * again_s)
         raise AssertionError("submits is at least 1")
+
+    def _shown_meanwhile(self) -> Decision | None:
+        """An application that a call of spark-submit has left after all."""
+        try:
+            decision = self._decide()
+        except UnavailableError as exc:
+            self._complain(exc)
+            return None
+        return decision if decision.word in (ADOPT, TAKE_END) else None
 
     def _submit_once(self, strangers: set[str]) -> tuple[Decision | None, int]:
         """Run spark-submit, and wait until its application is shown; None, and the exit code, if nothing was
@@ -242,7 +254,7 @@ class Tracker:
         self.submitting = True
         code, seen = self._run_to_its_end(command)
         say(f"spark-submit ended with {code}" + (f", and named {seen}" if seen else ""))
-        refused = code > 0 and not seen
+        refused = code > 0 and (not seen or self._way().kind == "yarn")
         until = time.monotonic() + self.settle_s
         empty, pause_s, why = 0, POLL_MIN_S, ""
         while True:
@@ -251,7 +263,7 @@ class Tracker:
                 if decision.word in (ADOPT, TAKE_END):
                     return decision, code
                 if refused:
-                    self._nothing_hidden(self._way().hidden(self._known() | strangers, ended=True))
+                    self._nothing_hidden(self._way().hidden(self._known() | strangers, ended=True, named=seen))
                 empty, why = empty + 1, ""
             except UnavailableError as exc:
                 self._complain(exc)
@@ -294,6 +306,7 @@ class Tracker:
                     self._follows(seen)
                 continue
             if ended:
+                child.stdout.close()
                 return child.returncode, seen or printed.search(b"\n")
             self._look_at_stop()  # it gets the same signal from the runner
             time.sleep(LOOK_S / 10)

@@ -51,7 +51,7 @@ class OrphanMethods(InputMethods):
         def look(name: str, _: Work) -> None:
             """Runs in a thread: each cluster manager is asked once."""
             try:
-                manager: Applications | None = reconciling.manager(jobs[name])
+                manager: Applications | None = reconciling.manager(jobs[name], None)
                 if manager is None:
                     return
                 if manager.place not in found:

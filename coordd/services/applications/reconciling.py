@@ -53,13 +53,15 @@ class Seen:
 
 
 class Reconciling:
-    """``manager`` opens the way to a job's cluster manager (None: it has none). It blocks, and raises CoorddError."""
+    """``manager`` opens the way to the cluster manager of a job's run, or of all its runs (None: it has none).
+    It blocks, and raises CoorddError.
+    """
 
     def __init__(
         self,
         driver: Driver,
         ledger: LedgerService,
-        manager: Callable[[Job], Applications | None],
+        manager: Callable[[Job, Row | None], Applications | None],
         *,
         cluster: str,
         settle_s: Callable[[], float],
@@ -122,7 +124,7 @@ class Reconciling:
 
     def _judge(self, row: Row, job: Job, attempts: list[AttemptRow], seen: Seen) -> Verdict:
         """Runs in a thread. Raises CoorddError."""
-        manager = self.manager(job)
+        manager = self.manager(job, row)
         if manager is None:
             return Verdict(WAIT, "its cluster manager has no look-up")
         run, earlier = unknown_run(row, boottime() - seen.since), earlier_of(row, attempts)

@@ -9,6 +9,7 @@ import time
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.clusters.kubernetes import FakeKubernetes
@@ -67,6 +68,36 @@ def test_an_end_has_its_exit_code_and_its_reason(api: FakeKubernetes) -> None:
 
     assert (good.state, good.exit_code) == (SUCCEEDED, 0)
     assert (bad.state, bad.exit_code, bad.detail) == (FAILED, 137, "Error killed for its memory")
+
+
+@pytest.mark.parametrize(
+    ("phase", "driver", "sidecar", "state", "code"),
+    [
+        ("Failed", {"terminated": {"exitCode": 0}}, {"terminated": {"exitCode": 1}}, SUCCEEDED, 0),
+        ("Running", {"terminated": {"exitCode": 0}}, {"running": {}}, SUCCEEDED, 0),
+        ("Running", {"terminated": {"exitCode": 3}}, {"running": {}}, FAILED, 3),
+        ("Running", {"running": {}}, {"terminated": {"exitCode": 1}}, ALIVE, None),
+        ("Pending", {"waiting": {}}, {"terminated": {"exitCode": 1}}, ALIVE, None),
+        ("Failed", {"waiting": {}}, {"terminated": {"exitCode": 5}}, FAILED, None),
+        ("Failed", {"terminated": {}}, {"terminated": {"exitCode": 0}}, FAILED, None),
+    ],
+)
+def test_a_container_beside_the_driver_does_not_decide(
+    api: FakeKubernetes, phase: str, driver: dict[str, Any], sidecar: dict[str, Any], state: str, code: int | None
+) -> None:
+    """Such as a proxy that admission has put into the pod."""
+    api.submit("pod", labels("prod", RUN, 0, 1), phase)
+    api.pods["pod"]["status"] = {
+        "phase": phase,
+        "containerStatuses": [
+            {"name": "istio-proxy", "state": sidecar},
+            {"name": "spark-kubernetes-driver", "state": driver},
+        ],
+    }
+
+    (found,) = client(api).find(MARK)
+
+    assert (found.state, found.exit_code) == (state, code)
 
 
 def test_pages_are_followed(api: FakeKubernetes) -> None:
@@ -135,21 +166,50 @@ def test_a_service_account_is_used_where_there_is_one(api: FakeKubernetes, tmp_p
     assert Kubernetes(access, answer_s=5.0).find(MARK) == []
 
 
+def in_kubeconfig(path: Path, url: str, namespace: str) -> dict[str, str]:
+    """The environment with a kubeconfig (JSON) whose token is "mine"."""
+    content = {
+        "current-context": "here",
+        "clusters": [{"name": "one", "cluster": {"server": url}}],
+        "contexts": [{"name": "here", "context": {"cluster": "one", "user": "me", "namespace": namespace}}],
+        "users": [{"name": "me", "user": {"token": "mine"}}],
+    }
+    path.write_text(json.dumps(content))
+    return {**ENV, "KUBECONFIG": str(path)}
+
+
+def test_where_spark_names_no_namespace_it_is_default(api: FakeKubernetes, tmp_path: Path) -> None:
+    """Spark does not look at that of the kubeconfig's context."""
+    env = in_kubeconfig(tmp_path / "config", api.url, "of-the-context")
+
+    assert Access(f"k8s://{api.url}", {}, env, account="/nonexistent").namespace == "default"
+    conf = {"spark.kubernetes.namespace": "mine"}
+    assert Access(f"k8s://{api.url}", conf, env, account="/nonexistent").namespace == "mine"
+
+
+def test_a_pods_token_is_not_sent_where_a_kubeconfig_says_who_asks(api: FakeKubernetes, tmp_path: Path) -> None:
+    """As Spark's client: a daemon in a pod may submit to another cluster."""
+    (tmp_path / "token").write_text("account")
+    (tmp_path / "ca.crt").write_text("no certificate")
+    env = in_kubeconfig(tmp_path / "config", api.url, "default")
+
+    access = Access(f"k8s://{api.url}", {}, env, account=str(tmp_path))
+
+    assert access.headers() == {"Authorization": "Bearer mine"}
+    (tmp_path / "config").unlink()
+    assert Access(f"k8s://{api.url}", {}, env, account=str(tmp_path)).headers() == {"Authorization": "Bearer account"}
+
+
 @pytest.mark.parametrize("form", ["yaml", "json"])
 def test_a_kubeconfig_is_used(api: FakeKubernetes, tmp_path: Path, form: str) -> None:
     """YAML is read by kubectl; a stand-in prints what the real one prints."""
     api.bearer = "mine"
     env = {**ENV, **api.kubeconfig(tmp_path / "config", {"token": "mine"})}
-    content = {
-        "current-context": "here",
-        "clusters": [{"name": "one", "cluster": {"server": api.url}}],
-        "contexts": [{"name": "here", "context": {"cluster": "one", "user": "me", "namespace": "default"}}],
-        "users": [{"name": "me", "user": {"token": "mine"}}],
-    }
+    in_kubeconfig(tmp_path / "json", api.url, "default")
     if form == "json":
-        (tmp_path / "config").write_text(json.dumps(content))
+        (tmp_path / "json").rename(tmp_path / "config")
     else:
-        (tmp_path / "kubectl").write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(content)}\nEND\n")
+        (tmp_path / "kubectl").write_text(f"#!/bin/sh\ncat {tmp_path}/json\n")
         (tmp_path / "kubectl").chmod(0o755)
         env["PATH"] = f"{tmp_path}:{env['PATH']}"
 

@@ -198,6 +198,45 @@ def test_a_cancelled_run_ends_with_its_applications() -> None:
     assert verdict(unknown(cancelled=True, quiet_s=0.0)).word == WAIT
 
 
+TIMEOUT = "timeout after 7200 s; whether its application has ended is unknown"
+
+
+def test_a_run_whose_timeout_is_over_ends_with_its_applications() -> None:
+    run = unknown(reason=TIMEOUT, application_id="a", relaunches=5)
+    both = (app("a", ALIVE, 1), app("b", ALIVE, 2))
+
+    assert verdict(run, *both) == Verdict(END, "b is being ended: timeout after 7200 s", applications=both)
+    assert verdict(run, app("a", KILLED, 2)) == (REPORT, "timeout after 7200 s: a killed", "failure", "a", 1, ())
+    assert verdict(run, app("a", FAILED, 2)._replace(exit_code=143)).exit_code == 143
+    assert verdict(run, app("a", SUCCEEDED, 2)).state == "success"
+    assert verdict(run, app("a", ENDED, 2)).word == WAIT
+    gone = verdict(run)
+    assert (gone.word, gone.state, gone.application_id) == (REPORT, "failure", "a")
+    assert gone.why == "timeout after 7200 s: a is not shown any more"
+
+
+def test_a_timeout_before_anything_was_shown_is_a_failure_once_nothing_can_appear() -> None:
+    assert verdict(unknown(reason=TIMEOUT, quiet_s=1199.0)).word == WAIT
+    assert verdict(unknown(reason=TIMEOUT), forgets="it was restarted").word == WAIT
+    said = verdict(unknown(reason=TIMEOUT))
+    assert (said.word, said.state) == (REPORT, "failure")
+    assert said.why.startswith("timeout after 7200 s: nothing was submitted")
+
+
+def test_a_timeout_never_ends_the_application_of_a_later_attempt() -> None:
+    said = verdict(unknown(reason=TIMEOUT, application_id="a"), app("a", KILLED, 2), app("b", ALIVE, 3))
+
+    assert (said.word, said.state) == (REPORT, "retry")  # by the row's own token, which the ledger has not any more
+
+
+def test_a_cancel_counts_more_than_the_timeout_before_it() -> None:
+    run = unknown(reason=TIMEOUT, application_id="a", cancelled=True)
+
+    assert "cancelled" in verdict(run, app("a", ALIVE, 2)).why
+    assert verdict(run, app("a", KILLED, 2)).state == verdict(run).state == "revoked"
+    assert verdict(unknown(reason=TIMEOUT, cancelled=True)).state == "revoked"
+
+
 @pytest.mark.parametrize("token", [1, 2])
 def test_an_end_that_an_earlier_attempt_has_reported_is_not_reported_again(token: int) -> None:
     said = verdict(unknown(token=9), app("a", FAILED, token), earlier=(failed(2, "a"),))

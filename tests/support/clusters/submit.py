@@ -31,12 +31,17 @@ def main() -> int:
         if word == "--conf":
             key, _, value = argv[at + 1].partition("=")
             conf[key] = value
+    name = argv[argv.index("--name") + 1]
+    url = os.environ["SUBMIT_TO"]
     pause("before")
+    on_yarn = not (conf.get("spark.kubernetes.driver.pod.name") or applications.MARK in conf)
+    if on_yarn:
+        ident = post(f"{url}/new", {})["id"]
+        if not os.environ.get("SUBMIT_QUIET"):
+            print(f"INFO Client: Submitting application {ident} to ResourceManager", flush=True)
     if (code := os.environ.get("SUBMIT_TO_EXIT")) and fails():
         print("Exception in thread main: no such queue")
         return int(code)
-    name = argv[argv.index("--name") + 1]
-    url = os.environ["SUBMIT_TO"]
     if conf.get("spark.kubernetes.driver.pod.name"):
         labels = {key[len(LABEL) :]: value for key, value in conf.items() if key.startswith(LABEL)}
         pod = {"metadata": {"name": conf["spark.kubernetes.driver.pod.name"], "labels": labels}, "spec": {}}
@@ -44,7 +49,7 @@ def main() -> int:
     elif applications.MARK in conf:
         said = post(url + CREATE, create_request(argv, conf))["submissionId"]
     else:
-        said = post(f"{url}/submit", {"name": name, "tags": conf["spark.yarn.tags"]})["id"]
+        said = post(f"{url}/submit", {"name": name, "tags": conf["spark.yarn.tags"], "id": ident})["id"]
     pause("after")
     if not os.environ.get("SUBMIT_QUIET"):
         print(f"INFO Client: Submitted application {said}", flush=True)

@@ -12,6 +12,8 @@ from support.clusters.wire import Asked, FakeServer, milliseconds
 APPS = "/ws/v1/cluster/apps"
 STANDBY = b"This is standby RM. Redirecting to the current active RM: http://elsewhere:8088/ws/v1/cluster/apps\n"
 
+NOT_FOUND = {"RemoteException": {"exception": "NotFoundException"}}
+
 
 class FakeYarn(FakeServer):
     """``apps`` by id, in the form of the wire. ``hidden``: they were accepted, and are not shown yet."""
@@ -24,14 +26,21 @@ class FakeYarn(FakeServer):
         self.filters = True  # False: it ignores applicationTags, as before Hadoop 2.4
         self.dies_slowly = False  # an application that is killed goes on until ``finish``
         self.started_on = milliseconds() - 30 * 86_400_000
+        self.numbered = 0  # ids that were given away, also for what was never submitted
         self.submitted = 0
         self.ticket = ""  # what a request must carry under SPNEGO, "": nothing
 
-    def submit(self, name: str, tags: str, state: str = "RUNNING") -> str:
+    def new(self) -> str:
+        """An id for an application; nothing is there yet."""
+        with self.lock:
+            self.numbered += 1
+            return f"application_{self.started_on}_{self.numbered:04d}"
+
+    def submit(self, name: str, tags: str, state: str = "RUNNING", ident: str = "") -> str:
         """An application is accepted; returns its id."""
         with self.lock:
             self.submitted += 1
-            ident = f"application_{self.started_on}_{self.submitted:04d}"
+            ident = ident or self.new()
             self.apps[ident] = {
                 "id": ident,
                 "user": "etl",
@@ -97,16 +106,20 @@ class FakeYarn(FakeServer):
         with self.lock:
             if asked.method == "POST" and parts.path == "/submit":
                 said = asked.json()
-                return 200, {"id": self.submit(said["name"], said["tags"], "ACCEPTED")}
+                return 200, {"id": self.submit(said["name"], said["tags"], "ACCEPTED", said["id"])}
+            if asked.method == "POST" and parts.path == "/new":
+                return 200, {"id": self.new()}
             if asked.method == "PUT" and parts.path.startswith(f"{APPS}/") and parts.path.endswith("/state"):
                 return self._kill(parts.path.split("/")[-2], query.get("user.name", ""), asked)
             if parts.path == APPS:
                 return 200, {"apps": self._listed(query)}
+            if parts.path.startswith(f"{APPS}/") and (app := self.apps.get(parts.path.split("/")[-1])):
+                return (200, {"app": app}) if app["id"] not in self.hidden else (404, NOT_FOUND)
             if parts.path == "/ws/v1/cluster/info":
                 return 200, {"clusterInfo": {"startedOn": self.started_on, "haState": "ACTIVE"}}
             if parts.path == "/ws/v1/cluster/metrics":
                 return 200, {"clusterMetrics": {"appsSubmitted": self.submitted}}
-        return 404, {"RemoteException": {"exception": "NotFoundException"}}
+        return 404, NOT_FOUND
 
     def _listed(self, query: dict[str, str]) -> dict[str, Any] | None:
         found = [app for ident, app in self.apps.items() if ident not in self.hidden]
@@ -124,7 +137,7 @@ class FakeYarn(FakeServer):
         if not user and not self.ticket:
             return 403, {"RemoteException": {"message": "The default static user cannot carry out this operation."}}
         if ident not in self.apps:
-            return 404, {"RemoteException": {"exception": "NotFoundException"}}
+            return 404, NOT_FOUND
         assert asked.json() == {"state": "KILLED"}
         if not self.dies_slowly and not self.apps[ident]["finishedTime"]:
             self.finish(ident, "KILLED", "KILLED", f"Application killed by user {user}")

@@ -1,0 +1,126 @@
+"""When a call of spark-submit counts as one that has submitted nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from support.clusters.yarn import FakeYarn
+
+from coordd.core.jobs.applications import ADOPT, run_mark, yarn_tags
+from coordd.errors import UnavailableError
+from coordd.runner.cluster.link import Link
+from coordd.runner.cluster.tracker import StoppedError, Tracker
+
+RUN = "nightly#1"
+TAGS = ",".join(yarn_tags("prod", RUN, 0, 7))
+SAYS = "INFO Client: Submitting application %s to ResourceManager"
+
+
+class Runner:
+    """Answers the tracker."""
+
+    def __init__(self) -> None:
+        self.lost = ""
+
+    def over(self) -> None: ...
+
+    def lost_sight(self, reason: str) -> None:
+        self.lost = reason
+
+
+@pytest.fixture
+def yarn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeYarn]:
+    fake = FakeYarn()
+    for name, value in fake.configuration(tmp_path / "conf").items():
+        monkeypatch.setenv(name, value)
+    yield fake
+    fake.close()
+
+
+def tracker(tmp_path: Path, *says: str, code: int = 1, settle_s: float = 60.0) -> tuple[Tracker, Runner]:
+    """Its spark-submit prints this, and ends so."""
+    submit, conf, runner = tmp_path / "spark-submit", tmp_path / "conf.properties", Runner()
+    conf.write_text("")
+    submit.write_text(f"#!{sys.executable}\nprint({chr(10).join(says)!r})\nraise SystemExit({code})\n")
+    submit.chmod(0o755)
+    options: dict[str, Any] = {"mark": run_mark("prod", RUN), "master": "yarn", "settle_s": settle_s, "poll_max_s": 0.1}
+    command = [str(submit), "--properties-file", str(conf)]
+    return Tracker({**options, "submits": 2, "submit_again_s": 0.1}, command, cast(Link, runner)), runner
+
+
+def test_on_yarn_an_id_that_was_printed_is_no_submission(yarn: FakeYarn, tmp_path: Path) -> None:
+    one, runner = tracker(tmp_path, SAYS % yarn.new(), "Exception in thread main: no such queue", code=3)
+
+    with pytest.raises(SystemExit) as ended:
+        one._submit()
+
+    assert (ended.value.code, runner.lost) == (3, "")
+    calls = [asked.path for asked in yarn.asked if "/apps/application_" in asked.path]
+    assert len(calls) >= 6, "it was asked for by its id, three times after each of two calls"
+
+
+def test_an_application_that_is_there_without_its_tag_may_be_the_runs(yarn: FakeYarn, tmp_path: Path) -> None:
+    ident = yarn.submit("nightly", "", "ACCEPTED")
+    one, runner = tracker(tmp_path, SAYS % ident, settle_s=1.0)
+
+    with pytest.raises(SystemExit):
+        one._submit()
+
+    assert f"{ident}, which spark-submit has named, is there without the run's tag" in runner.lost
+
+
+def test_a_resource_manager_that_does_not_say_404_leaves_it_open(yarn: FakeYarn, tmp_path: Path) -> None:
+    ident = yarn.new()
+    one, runner = tracker(tmp_path, SAYS % ident, settle_s=1.0)
+    answer = yarn.answer
+    yarn.answer = lambda asked: (500, {}) if ident in asked.path else answer(asked)  # type: ignore[method-assign]
+
+    with pytest.raises(SystemExit):
+        one._submit()
+
+    assert "expected 200 or 404, found 500" in runner.lost
+
+
+def test_a_submitter_that_was_killed_may_have_submitted(yarn: FakeYarn, tmp_path: Path) -> None:
+    one, runner = tracker(tmp_path, SAYS % yarn.new(), settle_s=1.0)
+    (tmp_path / "spark-submit").write_text("#!/bin/sh\nkill -9 $$\n")
+
+    with pytest.raises(SystemExit):
+        one._submit()
+
+    assert "spark-submit ended with -9" in runner.lost
+
+
+def test_an_application_that_appears_before_the_next_call_is_followed(
+    yarn: FakeYarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, _ = tracker(tmp_path, SAYS % yarn.new())
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > 10:
+            raise StoppedError
+        if len(waits) == 3:  # two between the look-ups; then the one before the next call
+            yarn.submit("nightly", TAGS)
+
+    monkeypatch.setattr(one, "_wait", wait)
+
+    assert one._submit().word == ADOPT
+    assert capfd.readouterr().out.count("INFO Client") == 1
+
+
+def test_the_id_is_asked_for_at_the_resource_manager(yarn: FakeYarn, tmp_path: Path) -> None:
+    one, _ = tracker(tmp_path)
+    way = one._way()
+    ident = yarn.new()
+
+    assert way.hidden(named=ident) == way.hidden(named="") == {}
+    assert [*way.hidden(named=yarn.submit("nightly", ""))] != []
+    yarn.mischief = "away"
+    with pytest.raises(UnavailableError):
+        way.hidden(named=ident)
