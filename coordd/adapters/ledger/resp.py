@@ -230,6 +230,8 @@ class Connection:
             return UnavailableError(f"{self.name}: no answer in time")
         if isinstance(exc, OSError):
             return UnavailableError(f"{self.name}: {exc.strerror or exc}")
+        if isinstance(exc, UnicodeError) and not isinstance(exc, UnicodeDecodeError):  # of the host, not of an answer
+            return UnavailableError(f"{self.name}: this is not a name of a host ({exc})")
         return UnavailableError(f"{self.name}: this is not an answer of a Redis server")
 
     def take(self, data: bytes, into: "list[Any]", count: int) -> None:

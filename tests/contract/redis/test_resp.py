@@ -139,6 +139,8 @@ def test_nobody_there_and_no_such_host() -> None:
     for host in ("127.0.0.1", "no-such-host.invalid"):
         with pytest.raises(UnavailableError, match=host):
             Connection(host, servers.free_port(), soon())
+    with pytest.raises(UnavailableError, match="not a name of a host"):
+        Connection("redis..example", servers.free_port(), soon())
 
 
 def test_a_redirection_is_followed_once(serve: Callable[..., int]) -> None:
