@@ -43,6 +43,10 @@ def split(text: str) -> tuple[str, ...]:
     return tuple([url for url in _BETWEEN.split(text.strip().rstrip(", ")) if url])
 
 
+# A name of DNS, with the underscore that containers have in theirs.
+_LABELS = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?", re.ASCII)
+NAME_LENGTH_MAX = 253
+
 _LISTENING = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
 
 
@@ -87,6 +91,11 @@ def check(url: str, schemes: tuple[str, ...]) -> None:
         raise ValueError(f"expected a host and a port from 1 to 65535 {wrong}") from exc
     if not listed or not all(listed):
         raise ValueError(f"expected a host {wrong}")
+    unknown = [host for host in listed if not _can_be_looked_up(host)] if scheme != "postgresql" else []  # or a socket
+    if unknown:
+        raise ValueError(
+            f"expected a host that can be looked up {wrong}: {found(unknown[0])} is not a name or an address"
+        )
     if parts.fragment or "#" in url:
         raise ValueError(f"expected no # (in a password or a vhost it is written %23) {wrong}")
     _check_path(scheme, parts, wrong)
@@ -167,6 +176,21 @@ def has_password(url: str) -> bool:
         return False
     parts = urlsplit(url)
     return ":" in parts.netloc.rpartition("@")[0] or any(name == "password" for name, _ in parse_qsl(parts.query))
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """True for an IP address, and for a name that a resolver can be asked for."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])  # %: the zone of IPv6
+        return True
+    except ValueError:
+        pass
+    if host.isascii():
+        return len(host) <= NAME_LENGTH_MAX and _LABELS.fullmatch(host) is not None
+    try:
+        return bool(host.encode("idna")) and "_" not in host  # which no international name has
+    except UnicodeError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:

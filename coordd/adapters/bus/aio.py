@@ -307,6 +307,12 @@ async def open_aio(name: str, *, uvloop: bool = False) -> AsyncIterator[Aio]:
                 nursery.cancel_scope.cancel()
 
 
+def ours() -> bool:
+    """True if somebody has cancelled this task. aiormq cancels too, where a connection is lost."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class OnDemand:
     """The second thread of those who may never need it: it begins with the first ``get``."""
 

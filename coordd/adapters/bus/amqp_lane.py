@@ -120,7 +120,7 @@ class Lane:
         with self._scope:  # its owner ends it: the last messages must leave although the caller is cancelled
             try:
                 stream = await _connected(host, port, tls)
-            except (OSError, ssl.SSLError) as exc:
+            except Exception as exc:  # a host that cannot be encoded raises ValueError
                 self._aio.to_aio(_settle, made, exc)
                 return
             try:

@@ -158,9 +158,9 @@ class AmqpSession:
         where = self._where
         own = own_end(self._names.exchange, self._names.full_hostname)
         self._end_of = _Transport(self, own, tls, self._lanes)
-        url = url_of(where, password, tls, f"coordd {self._names.full_hostname}", self._heartbeat_s)
-        self._connection = _Connection(url, self._end_of)
         try:
+            url = url_of(where, password, tls, f"coordd {self._names.full_hostname}", self._heartbeat_s)
+            self._connection = _Connection(url, self._end_of)
             await self._connection.connect()
             self._transport = self._end_of.transport
             await self._declare(self._connection)
@@ -433,4 +433,6 @@ def sentence(where: Where, names: Names, closed: tuple[int, str] | None, exc: Ex
         return f"{shown} does not speak AMQP 0-9-1: is this the broker's address and port?"
     if isinstance(exc, OSError):
         return f"{shown} cannot be reached: {exc.strerror or exc}"
+    if isinstance(exc, UnicodeError):  # from the encoding of the host
+        return f"{shown} cannot be looked up ({exc}): correct the host in [cluster] bus"
     return f"{shown} cannot be used: {type(exc).__name__}: {exc}"

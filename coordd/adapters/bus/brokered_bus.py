@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from coordd.adapters.bus.aio import Aio, Crossing, open_aio
+from coordd.adapters.bus.aio import Aio, Crossing, open_aio, ours
 from coordd.adapters.bus.where import Where
 from coordd.config.addresses import ENCRYPTED, unverified
 from coordd.core.redaction import redact_text
@@ -377,6 +377,14 @@ class BrokeredBus:
                 except TimeoutError:
                     reasons[url] = (
                         f"{redact_text(url)} did not answer within {ATTEMPT_S:.0f} s: is it a broker, and is it up?"
+                    )
+                except asyncio.CancelledError:
+                    if ours():
+                        raise
+                    reasons[url] = f"{self._where[url].shown} closed the connection while it was made"
+                except Exception as exc:  # whatever a library raises at one address, the others are tried
+                    reasons[url] = (
+                        f"{self._where[url].shown} cannot be used: {type(exc).__name__}: {redact_text(str(exc))}"
                     )
                 else:
                     reason, lasted_s = await self._use(session)

@@ -43,6 +43,9 @@ SCHEMA = "1"
 # Rows per command of an import.
 PUT_MAX = 100
 
+# Ids per page of the list of all runs: no answer grows with the ledger.
+IDS_A_TIME = 2000
+
 # One transaction for a whole import: 20,000 runs take some seconds, during which Redis serves nobody else.
 IMPORT_S = 60.0
 
@@ -144,7 +147,7 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
     identity, _, closed = _identity(ledger)
     if closed:
         yield head(identity, closed)
-    jobs, runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
+    (jobs,) = ledger.read([("SMEMBERS", ledger.key("jobs"))])
     for name in sorted(jobs):
         read, standing, past, settled, succeeded = ledger.read(
             [
@@ -169,10 +172,30 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
     for hashed in ledger.read([("HGETALL", ledger.key(name)) for name in HOLDS]):
         for key, text in sorted(zip(hashed[::2], hashed[1::2], strict=True)):
             yield exported_hold(key.decode(errors="replace"), Hold.read(text.decode(errors="replace")))
-    for row in ledger.rows(runs):
-        yield exported(row)
-        (flat,) = ledger.read([("HGETALL", ledger.key(f"attempts:{row.run}"))])
-        yield from map(exported, attempts_of(flat))
+    for page in _pages(ledger):
+        for row in ledger.rows(page):
+            yield exported(row)
+            (flat,) = ledger.read([("HGETALL", ledger.key(f"attempts:{row.run}"))])
+            yield from map(exported, attempts_of(flat))
+
+
+def _pages(ledger: Asked) -> Iterator[list[bytes]]:
+    """The ids of all runs, oldest first. Each page begins where the last one ended, wherever that stands by now: what
+    is there all the time is told once, whatever comes and goes.
+    """
+    since, last, skipped = b"-inf", b"", 0
+    while True:
+        limit = ("WITHSCORES", "LIMIT", skipped, IDS_A_TIME)
+        (flat,) = ledger.read([("ZRANGEBYSCORE", ledger.key("list::"), since, "+inf", *limit)])
+        found = list(zip(flat[::2], flat[1::2], strict=True))
+        page = [name for name, score in found if score != since or name > last]  # equal scores: in the order of names
+        if page:
+            yield page
+            since, last, skipped = found[-1][1], found[-1][0], 0
+        elif len(found) == IDS_A_TIME:
+            skipped += IDS_A_TIME  # more than a page has this one score
+        if len(found) < IDS_A_TIME:
+            return
 
 
 def _activation(kept: bytes) -> tuple[int, str, str, float, float, str]:
@@ -264,7 +287,8 @@ def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool)
     for fields in every:
         if "exit_code" in fields:
             fields["exit_code"] = "" if fields["exit_code"] is None else str(fields["exit_code"])
-    old_jobs, old_runs = ledger.read([("SMEMBERS", ledger.key("jobs")), ("ZRANGE", ledger.key("list::"), 0, -1)])
+    (old_jobs,) = ledger.read([("SMEMBERS", ledger.key("jobs"))])
+    old_runs = [run for page in _pages(ledger) for run in page]
     if (old_runs or old_jobs) and not replace:
         raise RefusedError(
             f"the ledger holds {len(old_runs)} runs of {len(old_jobs)} jobs",
@@ -281,7 +305,7 @@ def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool)
     (still_open,) = ledger.read([("ZRANGE", ledger.key("open"), 0, -1)])
     drops += {f"slots:{key}".encode() for row in ledger.rows(still_open) for key, _ in slots(row.policy.split(" ")[-1])}
     writes = [ledger.script("put", texts[i : i + PUT_MAX]) for i in range(0, len(texts), PUT_MAX)]
-    commands = [
+    commands: list[Any] = [
         ledger.bring("put"),
         ("MULTI",),
         *[("DEL", *[prefix + name for name in drops[i : i + 1000]]) for i in range(0, len(drops), 1000)],

@@ -66,6 +66,8 @@ class Server:
         """
         replies = self._try(commands, deadline)
         if self.moved(replies):
+            if not _repeatable(commands):
+                raise connect_failed(self.url, "another server of the Redis Cluster has its slot now")
             replies = self._try(commands, deadline)
         return self.judged(replies)
 
@@ -115,11 +117,15 @@ class Server:
         return self._connection
 
     def _try(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
+        was_open = self._connection is not None
         connection = self.connect(deadline)
         try:
             return connection.exchange(commands, deadline)
         except UnavailableError as exc:
             self.drop()
+            # Idle connections are closed by servers and firewalls. Every operation may be repeated (docs/protocol.md).
+            if was_open and connection.closed_unheard and _repeatable(commands):
+                return self._try(commands, deadline)
             raise connect_failed(self.url, str(exc)) from exc
         except BaseException:
             self.drop()  # a reply may still be on its way
@@ -129,7 +135,7 @@ class Server:
         if self._moved is not None:
             return self._log_in(*self._moved, deadline)
         if self.address.master:
-            return self._log_in(*self._find_master(deadline), deadline, is_master=True)
+            return self._open_named(deadline)
         failure: UnavailableError | None = None
         for number, (host, port) in enumerate(self.address.hosts, 1):
             try:
@@ -139,29 +145,43 @@ class Server:
         assert failure is not None
         raise failure
 
-    def _find_master(self, deadline: float) -> "tuple[str, int]":
-        """Ask each sentinel for the master's address; the first answer counts."""
-        said = []
-        for number, (host, port) in enumerate(self.address.hosts, 1):
-            share = _share(deadline, len(self.address.hosts) - number + 1)
+    def _open_named(self, deadline: float) -> Connection:
+        """Ask each sentinel for the master, until one names a server that is it. That one is asked first the next time;
+        one that is behind the others, last.
+        """
+        hosts = self.address.hosts
+        said: list[str] = []
+        failed: set[tuple[str, int]] = set()
+        for number, sentinel in enumerate(list(hosts), 1):
+            others = len(hosts) - number
             try:
-                connection = Connection(host, port, share, self._tls if self.address.tls else None)
-                try:
-                    (reply,) = connection.exchange(
-                        [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.master)], share
-                    )
-                finally:
-                    connection.close()
+                named = self._ask_sentinel(*sentinel, _share(deadline, others + 1))
             except UnavailableError as exc:
                 said.append(str(exc))
                 continue
-            if isinstance(reply, list) and len(reply) == 2:
-                # The sentinel that answered is asked first the next time.
-                self.address.hosts.insert(0, self.address.hosts.pop(number - 1))
-                return reply[0].decode(), int(reply[1])
-            problem = reply.text if isinstance(reply, Problem) else f"knows no master {self.address.master!r}"
-            said.append(f"{host}:{port}: {problem}")
+            try:
+                if named not in failed:
+                    connection = self._log_in(*named, _share(deadline, others), is_master=True)
+                    hosts.remove(sentinel)
+                    hosts.insert(0, sentinel)
+                    return connection
+            except UnavailableError as exc:
+                said.append(str(exc))
+                failed.add(named)
+            hosts.remove(sentinel)
+            hosts.append(sentinel)
         raise UnavailableError("no sentinel names the master: " + "; ".join(said))
+
+    def _ask_sentinel(self, host: str, port: int, deadline: float) -> "tuple[str, int]":
+        connection = Connection(host, port, deadline, self._tls if self.address.tls else None)
+        try:
+            (reply,) = connection.exchange([("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.address.master)], deadline)
+        finally:
+            connection.close()
+        if isinstance(reply, list) and len(reply) == 2:
+            return reply[0].decode(), int(reply[1])
+        problem = reply.text if isinstance(reply, Problem) else f"knows no master {self.address.master!r}"
+        raise UnavailableError(f"{host}:{port}: {problem}")
 
     def _log_in(self, host: str, port: int, deadline: float, *, is_master: bool = False) -> Connection:
         connection = Connection(host, port, deadline, self._tls if self.address.tls else None)
@@ -226,6 +246,11 @@ class Server:
             meaning = MEANING["NOPERM"]
         kind = FullError if full else UnavailableError
         return kind(f"ledger {name}: {meaning} ({problem.text[:300]})")
+
+
+def _repeatable(commands: "Sequence[Sequence[str | bytes | int]]") -> bool:
+    """True unless scripts rely on their order: another server may lack the first one's, and have the second one's."""
+    return sum(command[0] == "EVALSHA" for command in commands) <= 1
 
 
 def _share(deadline: float, others: int) -> float:

@@ -211,6 +211,7 @@ class Connection:
     def __init__(self, host: str, port: int, deadline: float, tls: "Tls | None" = None) -> None:
         self.name = f"{host}:{port}"
         self.replies = Replies()
+        self.closed_unheard = False  # it was closed, or reset, before the first byte of an answer
         self.socket: Any = None
         self.socket = self._guarded(lambda: tls.wrap(host, port, deadline) if tls else _connect(host, port, deadline))
 
@@ -230,6 +231,8 @@ class Connection:
             return UnavailableError(f"{self.name}: no answer in time")
         if isinstance(exc, OSError):
             return UnavailableError(f"{self.name}: {exc.strerror or exc}")
+        if isinstance(exc, UnicodeError) and not isinstance(exc, UnicodeDecodeError):  # of the host, not of an answer
+            return UnavailableError(f"{self.name}: this is not a name of a host ({exc})")
         return UnavailableError(f"{self.name}: this is not an answer of a Redis server")
 
     def take(self, data: bytes, into: "list[Any]", count: int) -> None:
@@ -249,12 +252,19 @@ class Connection:
             raise self.failed(exc) from exc
 
     def _exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
-        self.socket.settimeout(_left(deadline))
-        self.socket.sendall(packed_all(commands))
         replies: list[Any] = []
-        while len(replies) < len(commands):
+        heard = False
+        try:
             self.socket.settimeout(_left(deadline))
-            self.take(self.socket.recv(READ_BYTES), replies, len(commands))
+            self.socket.sendall(packed_all(commands))
+            while len(replies) < len(commands):
+                self.socket.settimeout(_left(deadline))
+                received = self.socket.recv(READ_BYTES)
+                heard = heard or bool(received)
+                self.take(received, replies, len(commands))
+        except OSError as exc:
+            self.closed_unheard = not heard and not isinstance(exc, TimeoutError)
+            raise
         return replies
 
 

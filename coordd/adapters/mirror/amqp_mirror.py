@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import trio
 from aio_pika import DeliveryMode, ExchangeType, Message
 
-from coordd.adapters.bus.aio import Aio, Crossing, open_aio
+from coordd.adapters.bus.aio import Aio, Crossing, open_aio, ours
 from coordd.adapters.bus.amqp_connect import FAREWELL_S, connect, farewell
 from coordd.adapters.bus.where import Where, of_amqp
 from coordd.core.redaction import redact_text
@@ -114,7 +114,8 @@ class AmqpMirror:
                     self.error = f"{where.shown} did not answer within {ATTEMPT_S:g} s"
                     continue
                 except asyncio.CancelledError:
-                    _ours()
+                    if ours():
+                        raise
                     self.error = f"{where.shown} closed the connection while it was made"
                     continue
                 except Exception as exc:  # the library raises of many kinds; nothing here may end the daemon
@@ -165,8 +166,8 @@ class AmqpMirror:
                     async with asyncio.timeout(SEND_S):
                         await exchange.publish(message, told.key, mandatory=False)
                 except (Exception, asyncio.CancelledError) as exc:  # as above
-                    if isinstance(exc, asyncio.CancelledError):
-                        _ours()
+                    if isinstance(exc, asyncio.CancelledError) and ours():
+                        raise
                     self._seen["lost"] += len(batch) - done
                     what = (
                         f"takes no messages for {SEND_S:g} s"
@@ -190,10 +191,3 @@ def _why(where: Where, exc: Exception) -> str:
     if text.startswith("ACCESS_REFUSED - access to"):
         text += "; the user needs the rights of deploy/acl/rabbitmq.regex (docs/operate.md: least privilege)"
     return f"{where.shown} cannot be used: {text or type(exc).__name__}"
-
-
-def _ours() -> None:
-    """Raise the cancellation if somebody has cancelled this task. aiormq raises one where a connection is lost."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from typing import Any
 
@@ -89,9 +88,3 @@ async def open_link(url: str, secret: str, tls: ssl.SSLContext | None, name: str
     except BaseException:
         await farewell(connection)
         raise
-
-
-def ours() -> bool:
-    """True if somebody has cancelled this task. aiormq cancels too, where a connection is lost."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -13,9 +13,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
-from coordd.adapters.bus.aio import OnDemand
+from coordd.adapters.bus.aio import OnDemand, ours
 from coordd.adapters.bus.where import of_amqp, split
-from coordd.adapters.publishing.amqp_link import AmqpLink, NotTakenError, message_of, open_link, ours
+from coordd.adapters.publishing.amqp_link import AmqpLink, NotTakenError, message_of, open_link
 from coordd.config.hooks.delivery import Delivered, Delivery
 from coordd.core.redaction import redact_text
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from aio_pika import DeliveryMode, Message
 from aio_pika.exceptions import ChannelNotFoundEntity, PublishError
 
-from coordd.adapters.bus.aio import Aio
+from coordd.adapters.bus.aio import Aio, ours
 from coordd.adapters.bus.amqp_connect import connect, farewell
 from coordd.adapters.bus.amqp_tolerant import UNREADABLE, Tolerant, header_bytes
 from coordd.adapters.bus.where import of_amqp
@@ -126,9 +126,8 @@ class AmqpQueue:
             await self._drop()
             raise
         except asyncio.CancelledError as exc:  # aiormq raises one where a connection is lost
-            task = asyncio.current_task()
             await self._drop()
-            if task is not None and task.cancelling():
+            if ours():
                 raise
             raise UnavailableError(f"{self._where.shown} closed the connection") from exc
         except Exception as exc:  # the library raises of many kinds

@@ -120,6 +120,8 @@ class LedgerMethods:
                 kind="not_permitted",
                 hint="it takes root or the daemon's user",
             )
+        # Read once before: who cannot be exported now must not be closed.
+        await self._ledger.query(lambda ledger: _piece(_portable(ledger).export()))
         try:
             answer = await self._change(Close(force=force, by=caller.name))
         except LedgerClosedError:

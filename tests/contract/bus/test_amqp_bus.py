@@ -460,3 +460,63 @@ def broker_of(brokers: servers.RabbitCluster, connection: str) -> servers.Rabbit
     listed = brokers.nodes[0].ctl("list_connections", "pid", "client_properties")
     line = next(line for line in listed.splitlines() if connection in line)
     return next(node for node in brokers.nodes if node.name in line)
+
+
+NO_HOSTS = ("mq..example.com", "m" * 64, "mq-ü_1", ".mq", "<broker>", "{{host}}")
+
+
+@both_ways
+class TestHostsThatCannotBeAsked:
+    @pytest.mark.parametrize("host", NO_HOSTS)
+    def test_such_a_host_is_a_reason_and_no_end(self, cluster: str, host: str) -> None:
+        async def main() -> None:
+            bus = AmqpBus([f"amqp://{host}:5672"], "a.1", cluster=cluster, rng=random.Random(1))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bus.receive, lambda _data: None, lambda _name: None)
+                await until(lambda: bus.error)
+                assert bus.state == "disconnected"
+                assert host in bus.error
+                nursery.cancel_scope.cancel()
+
+        run(main)
+
+    @pytest.mark.parametrize("host", NO_HOSTS)
+    def test_the_others_are_asked(self, cluster: str, host: str) -> None:
+        async def main() -> None:
+            asked: list[None] = []
+
+            async def close(_stream: trio.SocketStream) -> None:
+                asked.append(None)
+
+            async with trio.open_nursery() as nursery:
+                (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+                nursery.start_soon(trio.serve_listeners, close, [listener])
+                port = listener.socket.getsockname()[1]
+                bus = AmqpBus([f"amqp://{host}:5672", f"amqp://127.0.0.1:{port}"], "a.1", cluster=cluster)
+                nursery.start_soon(bus.receive, lambda _data: None, lambda _name: None)
+                await until(lambda: len(asked) > 1)
+                nursery.cancel_scope.cancel()
+
+        run(main)
+
+    @pytest.mark.parametrize("raised", [RuntimeError("no such luck"), asyncio.CancelledError()])
+    def test_whatever_the_library_raises_is_a_reason(
+        self, cluster: str, raised: BaseException, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tried: list[None] = []
+
+        async def fail(*_: object) -> None:
+            tried.append(None)
+            raise raised
+
+        monkeypatch.setattr("coordd.adapters.bus.amqp_bus.AmqpBus._open", fail)
+
+        async def main() -> None:
+            bus = AmqpBus(["amqp://mq"], "a.1", cluster=cluster)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bus.receive, lambda _data: None, lambda _name: None)
+                await until(lambda: len(tried) > 1)
+                assert "RabbitMQ at mq:5672" in bus.error
+                nursery.cancel_scope.cancel()
+
+        run(main)

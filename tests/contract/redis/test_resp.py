@@ -19,6 +19,7 @@ from coordd.adapters.ledger.resp import Address, Connection, Problem, Tls, shown
 from coordd.core.ledger.requests import ListOpen
 from coordd.errors import ConfigError, UnavailableError
 
+END = b"\r\n"
 ROOT = str(Path(__file__).parents[3])
 
 
@@ -139,6 +140,8 @@ def test_nobody_there_and_no_such_host() -> None:
     for host in ("127.0.0.1", "no-such-host.invalid"):
         with pytest.raises(UnavailableError, match=host):
             Connection(host, servers.free_port(), soon())
+    with pytest.raises(UnavailableError, match="not a name of a host"):
+        Connection("redis..example", servers.free_port(), soon())
 
 
 def test_a_redirection_is_followed_once(serve: Callable[..., int]) -> None:
@@ -160,6 +163,72 @@ def test_sentinels_are_asked_in_turn_and_the_master_must_be_one(serve: Callable[
         server.connect(soon())
     with pytest.raises(UnavailableError, match="no sentinel names the master"):
         server.connect(soon())
+
+
+def named(port: int) -> bytes:
+    """A sentinel's answer."""
+    return f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(port))}\r\n{port}\r\n".encode()
+
+
+MASTER, REPLICA = b"*1\r\n$6\r\nmaster\r\n", b"*1\r\n$5\r\nslave\r\n"
+
+
+@pytest.mark.parametrize("stale", ["a replica", "nobody there", "it hangs"])
+def test_a_sentinel_that_names_an_old_master_is_believed_no_longer(serve: Callable[..., int], stale: str) -> None:
+    new = serve(MASTER, MASTER)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        old = {"a replica": serve(REPLICA), "nobody there": servers.free_port(), "it hangs": silent.getsockname()[1]}
+        behind, right = serve(named(old[stale])), serve(named(new), named(new))
+        server = Server(f"redis+sentinel://127.0.0.1:{behind},127.0.0.1:{right}/m", 2.0)
+        assert server.connect(soon()).name == f"127.0.0.1:{new}"
+        assert [port for _, port in server.address.hosts] == [right, behind]
+        server.drop()
+        assert server.connect(soon()).name == f"127.0.0.1:{new}", "the one that was right is asked first"
+        server.drop()
+
+
+def test_an_old_master_that_two_sentinels_name_is_asked_once(serve: Callable[..., int]) -> None:
+    old = serve(REPLICA, MASTER)
+    behind = [serve(named(old)), serve(named(old))]
+    server = Server("redis+sentinel://{}/m".format(",".join(f"127.0.0.1:{port}" for port in behind)), 2.0)
+    with pytest.raises(UnavailableError, match="not \\(yet\\)"):
+        server.connect(soon())
+
+
+def test_a_question_on_an_idle_connection_that_was_closed_is_asked_again(serve: Callable[..., int]) -> None:
+    server = Server(f"redis://127.0.0.1:{serve(b'+ONE' + END, b'+TWO' + END)}", 5.0)
+    assert server.exchange([("GET", "x")], soon()) == [b"ONE"]
+    assert server.exchange([("GET", "x")], soon()) == [b"TWO"]
+    server.drop()
+
+
+@pytest.mark.parametrize("said", [(b"",), (b"+A" + END, b"", b"+B" + END), (b"+A" + END, b"+B", b"+C" + END)])
+def test_it_is_asked_again_only_once_and_only_before_an_answer(serve: Callable[..., int], said: tuple[bytes]) -> None:
+    """The server closes at once; the second time too; in the middle of an answer."""
+    server = Server(f"redis://127.0.0.1:{serve(*said)}", 5.0)
+    for _ in said[1:2]:
+        server.exchange([("GET", "x")], soon())
+    with pytest.raises(UnavailableError):
+        server.exchange([("GET", "x"), ("GET", "y")], soon())
+
+
+def test_scripts_that_rely_on_their_order_are_not_asked_again(serve: Callable[..., int]) -> None:
+    """A new server may lack the first one's script, and have the second one's."""
+    server = Server(f"redis://127.0.0.1:{serve(b'+ONE' + END, b'+TWO' + END + b'+TWO' + END)}", 5.0)
+    server.exchange([("GET", "x")], soon())
+    with pytest.raises(UnavailableError):
+        server.exchange([("EVALSHA", "a", 0), ("EVALSHA", "b", 0)], soon())
+
+
+def test_scripts_that_rely_on_their_order_do_not_follow_a_redirection(serve: Callable[..., int]) -> None:
+    home = serve(b"+HERE\r\n+HERE\r\n")
+    moved = f"-MOVED 1 127.0.0.1:{home}\r\n".encode()
+    server = Server(f"redis://127.0.0.1:{serve(moved + moved)}", 5.0)
+    two = [("EVALSHA", "a", 0), ("EVALSHA", "b", 0)]
+    with pytest.raises(UnavailableError, match="another server of the Redis Cluster"):
+        server.exchange(two, soon())
+    assert server.exchange(two, soon()) == [b"HERE", b"HERE"]
+    server.drop()
 
 
 def test_tls_is_verified(tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ class Desk:
     def call(self, name: str, **params: Any) -> Any:
         return self.do(lambda methods: methods.table()[f"ledger.{name}"].call(params, ROOT))[0]
 
-    def exported(self) -> list[dict[str, Any]]:
+    def exported(self, **params: bool) -> list[dict[str, Any]]:
         async def read(methods: LedgerMethods) -> list[dict[str, Any]]:
-            return [message async for message in await methods.ledger_export({}, ROOT)]
+            return [message async for message in await methods.ledger_export(dict(params), ROOT)]
 
         messages: list[dict[str, Any]] = self.do(read)[0]
         return messages
@@ -226,6 +226,31 @@ def test_an_export_that_cannot_begin_is_an_error(desk_of: Callable[..., Desk]) -
         desk_of(lambda: portable(export=rows)).exported()
     with pytest.raises(RefusedError, match="cannot be exported"):
         desk_of(fake).exported()
+
+
+def test_a_ledger_that_cannot_be_read_is_not_closed(desk_of: Callable[..., Desk]) -> None:
+    asked: list[Any] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        raise UnavailableError("no answer in time")
+        yield {}
+
+    desk = desk_of(lambda: portable(export=rows, ask=asked.append, ask_all=asked.append))
+    with pytest.raises(UnavailableError, match="in time"):
+        desk.exported(close=True)
+    assert asked == []
+    assert desk.journal == []
+
+
+def test_a_closed_ledger_is_exported_again(desk: Desk, opened: Callable[[], Any]) -> None:
+    fill(opened, 3)
+    with contextlib.suppress(RefusedError):  # a file has no quarantine
+        desk.call("accept-epoch")
+    said = [desk.exported(close=True), desk.exported(close=True)]
+    assert said[0] == said[1]
+    assert rows_of(said[0])[0]["kind"] == "ledger"
+    assert len(rows_of(said[0])) == 5
+    assert [what for what, _, _ in desk.journal].count("ledger.close") == 1
 
 
 def test_an_import_in_pieces_is_one(desk: Desk, opened: Callable[[], Any]) -> None:
