@@ -46,6 +46,7 @@ from coordd.core.wire.windows import Windows
 from coordd.errors import CoorddError, UnavailableError
 from coordd.launching import LaunchBuilder, make_outlets
 from coordd.services.audit import Audit, audit_view
+from coordd.services.checks.startable import Startable
 from coordd.services.control import disclosure, doctor
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.control.server import ControlServer
@@ -74,6 +75,9 @@ STOP_S = 8.0
 
 # In a burst of elections, the default (700) spends a fifth of the time on searching for cycles that do not exist.
 GC_THRESHOLD = 20_000
+
+# `doctor` waits this long (seconds) for the file systems that jobs need.
+DOCTOR_S = 15.0
 
 # Exit codes (sysexits.h).
 EXIT_UNAVAILABLE = 69
@@ -116,6 +120,7 @@ class Daemon:
         warm_for = config.cluster.ledger if config.node.fast_start else ""
         self._launcher = RecordingLauncher(runtime_dir, config.node.state_dir, log.warning, warm_for=warm_for)
         self.builder = LaunchBuilder(config, self.node, self._launcher.directory, self.connections)
+        self.startable = Startable(self.builder.asking)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = self._make_driver()
         self.runners.driver = self.driver
@@ -133,7 +138,7 @@ class Daemon:
             self.troubles,
             self.notifier,
             control_path=config.control.socket,
-            check_launch=self.builder.problems,
+            startable=self.startable,
             check_room=self._launcher.check_room,
             clean=self.retention.clean,
             look=self._save_ledger_mark,
@@ -470,7 +475,7 @@ class Daemon:
     def _take_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """The node uses these job files, and keeps the definitions for its next life."""
         wanted = {**jobs, **self.observing.hook_jobs(self.config, jobs)}
-        self.node.cannot_launch(self.builder.problems(wanted))
+        self.node.cannot_launch(self.startable.take(wanted))
         self.node.rulebook.definitions.revision = self.source.revision
         self.node.set_jobs(wanted, now)
         try:
@@ -540,15 +545,9 @@ class Daemon:
         checks += doctor.opened_checks(self.connections.open_ledger)
         checks.append(doctor.bus_check(self.bus))
         checks.append(doctor.audit_check(lambda: self._check_audit(math.inf, 1).breaks))
-        warm = self._launcher.warm
-        if warm is not None:
-            text = f"not used now: {warm.problem}" if warm.problem else f"a warm parent, pid {warm.pid}"
-            state = doctor.WARN if warm.problem else doctor.OK
-            checks.append(doctor.check("fast start", state, text, "attempts start slower meanwhile"))
-        usable, text = probe_units(node.units)
-        checks.append(
-            doctor.check("units", doctor.OK if usable else doctor.WARN, text, "see docs/runbook.md: a unit for a run")
-        )
-        checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks()]
-        launch = self.builder
-        return checks + doctor.job_checks(self.jobs.jobs, self._problems(), launch.refused(), launch.problems())
+        if (warm := self._launcher.warm) is not None:
+            checks.append(doctor.warm_check(warm.pid, warm.problem))
+        checks.append(doctor.units_check(*probe_units(node.units)))
+        absent = self.startable.again(DOCTOR_S)
+        checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks(absent)]
+        return checks + doctor.job_checks(self.jobs.jobs, self._problems(), self.builder.refused(), absent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -10,13 +11,15 @@ import pytest
 from support.small_cluster import EPOCH, MONO, Lone, job
 from system.lab.processes import until
 
+from coordd.config import ownership
 from coordd.config.sections import Config, LineageConfig, NodeConfig, SparkConfig
-from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.jobs.job import Command, Job, SparkSubmit
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.lineage import parent_properties
 from coordd.core.ready import Launch
 from coordd.errors import UnavailableError
 from coordd.launching import LaunchBuilder
+from coordd.services.checks.startable import Startable
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,41 @@ def test_a_spark_job_is_told_of_its_parent_if_the_site_or_the_job_says_so(
     assert builder._parent(spark, launch) == (parent_properties("prod", "sales#1") if wanted else {})
     assert builder._parent(job(), launch) == {}, "no Spark job"
     assert builder._traceparent(launch) == "", "no traces"
+
+
+def test_a_file_that_hangs_costs_its_own_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe without a writer stands for a file on a mount that hangs: to open it waits."""
+    for name in ("spark/bin/spark-submit", "java/bin/java", "keys/hung", "local/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "keys/hung").unlink()
+    os.mkfifo(tmp_path / "keys/hung")
+    monkeypatch.setattr(ownership, "fault", lambda *_: "")
+    env = {"SPARK_HOME": str(tmp_path / "spark"), "JAVA_HOME": str(tmp_path / "java")}
+    keytab, application = str(tmp_path / "keys/hung"), str(tmp_path / "local/a.py")
+    jobs = {
+        "hung": job("hung", launch=SparkSubmit(application, keytab=keytab, principal="bob")),
+        "beside": job("beside", launch=SparkSubmit(str(tmp_path / "keys/a.py"))),
+        "sound": job("sound", launch=SparkSubmit(application)),
+        "absent": job("absent", launch=SparkSubmit(str(tmp_path / "local/b.py"))),
+        "command": job("command", launch=Command(("true",))),
+    }
+    config = Config(spark=SparkConfig(env=env))
+    builder = LaunchBuilder(config, Lone(*jobs.values()).node, lambda *_: str(tmp_path), cast(Any, None))
+    startable = Startable(builder.asking, answer_s=0.5)
+    silent = "its file system did not answer within 0.5 s:"
+    try:
+        assert startable.take(jobs, 60.0) == {
+            "hung": f"{silent} keytab {keytab}",
+            "beside": f"{silent} application {tmp_path}/keys/a.py",
+            "absent": f"application {tmp_path}/local/b.py is not there (No such file or directory)",
+        }
+    finally:
+        os.close(os.open(keytab, os.O_WRONLY))  # it answers
+    (tmp_path / "keys/hung").unlink()
+    until(lambda: startable.again(60.0)["hung"].startswith("keytab"))
+    assert startable.found()["beside"] == f"application {tmp_path}/keys/a.py is not there (No such file or directory)"
 
 
 def test_a_spec_has_the_server_that_was_prepared_for_its_job(tmp_path: Path) -> None:
