@@ -68,7 +68,7 @@ class _Look:
 
 
 class Startable:
-    """What is known about each job. All of it may be called in any thread."""
+    """The knowledge about each job. Any thread may call these methods."""
 
     def __init__(self, asking: Callable[[], Ask], *, answer_s: float = ANSWER_S) -> None:
         """``asking`` is called once for each look."""
