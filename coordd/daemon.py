@@ -67,14 +67,14 @@ log = structlog.get_logger("daemon")
 # How many bytes of the journal's end are read at a start: about as many attempts as a witness remembers.
 RECALLED_BYTES_MAX = 4 * 1024 * 1024
 
-# A start takes up to this long (seconds) after its boot steps.
+# A start takes up to this long (seconds) after its boot steps; a stop less, after its runs.
 START_S = 60.0
-
-# After TERM everything must end within this time (seconds).
-STOP_S = 8.0
 
 # In a burst of elections, the default (700) spends a fifth of the time on searching for cycles that do not exist.
 GC_THRESHOLD = 20_000
+
+# At a stop it is asked for at most this long (seconds) whether the whole machine stops.
+STOP_S = 8.0
 
 # `doctor` waits this long (seconds) for the file systems that jobs need.
 DOCTOR_S = 15.0
@@ -374,8 +374,9 @@ class Daemon:
             self.health.say()
 
     def _waits(self, sentence: str, most_s: float) -> None:
-        """The start takes longer: tell systemd, which would end it."""
-        self.notifier.notify(f"STATUS={sentence}", f"EXTEND_TIMEOUT_USEC={int((most_s + START_S) * 1e6)}")
+        """The start or the stop takes longer: tell systemd, which would end it."""
+        more = f"EXTEND_TIMEOUT_USEC={int((most_s + START_S) * 1e6)}"
+        self.notifier.notify(f"STATUS={sentence}", more, "WATCHDOG=1")
 
     async def _signals(self, inner: trio.CancelScope) -> None:
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -406,13 +407,15 @@ class Daemon:
     async def _farewell(self) -> None:
         """Say good-bye and flush; runners continue, unless the whole machine stops."""
         self.notifier.notify("STOPPING=1", "STATUS=stopping")
-        with trio.move_on_after(STOP_S, shield=True):
+        stopping = False
+        with trio.CancelScope(shield=True):  # each step has its own limit
             self.driver.feed(self.node.stop)
-            if self.runners.runners:
-                stopping = await trio.to_thread.run_sync(machine_is_stopping)
-                if stopping:
-                    log.info("daemon.machine_stops", runs=len(self.runners.runners))
-                    self.runners.shut_down("the machine stops")
+            with trio.move_on_after(STOP_S):
+                if self.runners.runners:
+                    stopping = await trio.to_thread.run_sync(machine_is_stopping, abandon_on_cancel=True)
+            if stopping:
+                log.info("daemon.machine_stops", runs=len(self.runners.runners))
+                await self.runners.shut_down("the machine stops", self._waits)
             await trio.sleep(0.05)  # time for the last messages to leave
 
     def _close(self) -> None:

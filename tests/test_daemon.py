@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 from structlog.testing import capture_logs
 from support.fake_daemon import configuration, open_directory
 
@@ -98,3 +101,30 @@ def test_a_server_is_asked_once_what_is_weaker(directory: str) -> None:
             ("ledger server", "warn", "no replica is connected"),
         ]
     assert asked == [1]
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_stop_of_the_machine_ends_the_runs_before_the_daemon(stops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop of the daemon alone leaves them."""
+    happened: list[object] = []
+
+    async def shut_down(reason: str, waits: Any) -> None:
+        await trio.sleep(60.0)  # longer than everything else at a stop
+        waits("it ends", 30.0)
+        happened.append(reason)
+
+    async def in_thread(call: Any, **_: object) -> object:
+        return call()
+
+    monkeypatch.setattr("coordd.daemon.machine_is_stopping", lambda: stops)
+    monkeypatch.setattr(trio.to_thread, "run_sync", in_thread)  # the clock would not wait for a thread
+    daemon: Any = SimpleNamespace(
+        notifier=SimpleNamespace(notify=lambda *lines: happened.append(lines)),
+        driver=SimpleNamespace(feed=happened.append),
+        node=SimpleNamespace(stop="stop"),
+        runners=SimpleNamespace(runners={"/run/x": None}, shut_down=shut_down),
+    )
+    daemon._waits = partial(Daemon._waits, daemon)
+    trio.run(Daemon._farewell, daemon, clock=trio.testing.MockClock(autojump_threshold=0))
+    ended = [("STATUS=it ends", "EXTEND_TIMEOUT_USEC=90000000", "WATCHDOG=1"), "the machine stops"]
+    assert happened == [("STOPPING=1", "STATUS=stopping"), "stop", *(ended if stops else [])]
