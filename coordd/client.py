@@ -47,6 +47,13 @@ SILENCE_S = 50.0  # a stream sends a sign of life every 15 s
 WAITING_MAX = 10_000
 
 
+# Here an empty text is what it says: no note, an empty message.
+MAY_BE_EMPTY = frozenset(("note", "body"))
+
+# What the sentence about an empty text calls the text.
+EXPECTED = {"id": "an id", "node": "a node", "job": "a job"}
+
+
 # ---- methods
 
 
@@ -71,15 +78,26 @@ class Method(Generic[P, T]):
 
         def ask(*args: Any, **params: Any) -> Any:
             given = self._signature.bind(None, *args, **params).arguments
-            if given.get("id") == "":  # an older daemon takes it for a missing one
-                message = f'{self._name}: id: expected an id, found ""; leave it out, or give None, if none is meant'
-                raise RefusedError(message, kind="invalid_params")
+            self._refuse_empty(given)
             named = {name.removesuffix("_"): value for name, value in list(given.items())[1:] if value is not None}
             return caller.call(self._name, **named)
 
         ask.__name__ = self._name
         ask.__doc__ = self.__doc__
         return ask
+
+    def _refuse_empty(self, given: Mapping[str, Any]) -> None:
+        """An empty text is a variable without a value. A daemon takes it for one that is missing, and would do
+        something else: a random id, any node, all jobs.
+        """
+        for name, value in given.items():
+            if value == "" and name not in MAY_BE_EMPTY:
+                needed = self._signature.parameters[name].default is inspect.Parameter.empty
+                how = "give one" if needed else "leave it out, or give None, if none is meant"
+                what = EXPECTED.get(name, "a text")
+                raise RefusedError(
+                    f'{self._name}: {name.removesuffix("_")}: expected {what}, found ""; {how}', kind="invalid_params"
+                )
 
 
 def _method(name: str) -> Callable[[Callable[Concatenate[Any, P], T]], Method[P, T]]:

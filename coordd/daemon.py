@@ -23,7 +23,7 @@ from coordd.adapters.disk.alarm_file import AlarmFile
 from coordd.adapters.disk.audit_files import AuditChain, check as check_audit
 from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.adapters.disk.definitions import DefinitionsFile
-from coordd.adapters.disk.files import NodeState, StateFile
+from coordd.adapters.disk.files import NodeState, StateFile, make_directory
 from coordd.adapters.disk.job_definitions import JobDefinitionsFile
 from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.kernel.descent import in_a_run
@@ -31,7 +31,7 @@ from coordd.adapters.launch.units import probe as probe_units
 from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
-from coordd.config.for_core import needs_restart, restarted_with, settings_of
+from coordd.config.for_core import named, needs_restart, restarted_with, settings_of
 from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config
 from coordd.config.settings import load
@@ -46,6 +46,7 @@ from coordd.core.wire.windows import Windows
 from coordd.errors import CoorddError, UnavailableError
 from coordd.launching import LaunchBuilder, make_outlets
 from coordd.services.audit import Audit, audit_view
+from coordd.services.checks.startable import Startable
 from coordd.services.control import disclosure, doctor
 from coordd.services.control.methods import UNAVAILABLE_METHODS, Methods
 from coordd.services.control.server import ControlServer
@@ -66,14 +67,17 @@ log = structlog.get_logger("daemon")
 # How many bytes of the journal's end are read at a start: about as many attempts as a witness remembers.
 RECALLED_BYTES_MAX = 4 * 1024 * 1024
 
-# A start takes up to this long (seconds) after its boot steps.
+# A start takes up to this long (seconds) after its boot steps; a stop less, after its runs.
 START_S = 60.0
-
-# After TERM everything must end within this time (seconds).
-STOP_S = 8.0
 
 # In a burst of elections, the default (700) spends a fifth of the time on searching for cycles that do not exist.
 GC_THRESHOLD = 20_000
+
+# At a stop it is asked for at most this long (seconds) whether the whole machine stops.
+STOP_S = 8.0
+
+# `doctor` waits this long (seconds) for the file systems that jobs need.
+DOCTOR_S = 15.0
 
 # Exit codes (sysexits.h).
 EXIT_UNAVAILABLE = 69
@@ -96,8 +100,11 @@ class Daemon:
         self._stopping = self._begun = False
         self._refused = ""  # why the boot steps end the start
         self.notifier = SystemdNotifier()
-        self._make_directories()
+        for path, mode in ((config.node.state_dir, 0o700), (config.node.runtime_dir, 0o755)):
+            make_directory(path, mode)
         state = self._open_state()
+        self._kept_name = state.name or config.node.name
+        config = self.config = self._at_start = self._named(config)
         self.node = self._make_node(state)
         about = {"node": config.node.name, "cluster": config.cluster.name, "socket": config.control.socket}
         self.boot = Boot(config.boot, about, self._waits)
@@ -116,6 +123,7 @@ class Daemon:
         warm_for = config.cluster.ledger if config.node.fast_start else ""
         self._launcher = RecordingLauncher(runtime_dir, config.node.state_dir, log.warning, warm_for=warm_for)
         self.builder = LaunchBuilder(config, self.node, self._launcher.directory, self.connections)
+        self.startable = Startable(self.builder.asking)
         self.runners = Runners(self._launcher, self.builder.spec, os.path.join(runtime_dir, "facts.sock"))
         self.driver = self._make_driver()
         self.runners.driver = self.driver
@@ -133,7 +141,7 @@ class Daemon:
             self.troubles,
             self.notifier,
             control_path=config.control.socket,
-            check_launch=self.builder.problems,
+            startable=self.startable,
             check_room=self._launcher.check_room,
             clean=self.retention.clean,
             look=self._save_ledger_mark,
@@ -162,6 +170,12 @@ class Daemon:
             log.warning("state.made_up", what=state.warning)
         self._boots = state.boots + 1
         return state
+
+    def _named(self, config: Config) -> Config:
+        config, self._name_warning = named(config, self._kept_name)
+        if self._name_warning:
+            log.warning("node.name_changed", warning=self._name_warning)
+        return config
 
     def _make_node(self, state: NodeState) -> Node:
         config, rng = self.config, random.SystemRandom()
@@ -369,8 +383,9 @@ class Daemon:
             self.health.say()
 
     def _waits(self, sentence: str, most_s: float) -> None:
-        """The start takes longer: tell systemd, which would end it."""
-        self.notifier.notify(f"STATUS={sentence}", f"EXTEND_TIMEOUT_USEC={int((most_s + START_S) * 1e6)}")
+        """The start or the stop takes longer: tell systemd, which would end it."""
+        more = f"EXTEND_TIMEOUT_USEC={int((most_s + START_S) * 1e6)}"
+        self.notifier.notify(f"STATUS={sentence}", more, "WATCHDOG=1")
 
     async def _signals(self, inner: trio.CancelScope) -> None:
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -401,13 +416,15 @@ class Daemon:
     async def _farewell(self) -> None:
         """Say good-bye and flush; runners continue, unless the whole machine stops."""
         self.notifier.notify("STOPPING=1", "STATUS=stopping")
-        with trio.move_on_after(STOP_S, shield=True):
+        stopping = False
+        with trio.CancelScope(shield=True):  # each step has its own limit
             self.driver.feed(self.node.stop)
-            if self.runners.runners:
-                stopping = await trio.to_thread.run_sync(machine_is_stopping)
-                if stopping:
-                    log.info("daemon.machine_stops", runs=len(self.runners.runners))
-                    self.runners.shut_down("the machine stops")
+            with trio.move_on_after(STOP_S):
+                if self.runners.runners:
+                    stopping = await trio.to_thread.run_sync(machine_is_stopping, abandon_on_cancel=True)
+            if stopping:
+                log.info("daemon.machine_stops", runs=len(self.runners.runners))
+                await self.runners.shut_down("the machine stops", self._waits)
             await trio.sleep(0.05)  # time for the last messages to leave
 
     def _close(self) -> None:
@@ -441,7 +458,7 @@ class Daemon:
         return result
 
     def _reload(self, no_jobs: bool) -> dict[str, Any]:
-        config = load(self._config_path, os.environ)
+        config = self._named(load(self._config_path, os.environ))
         fixed = needs_restart(self._at_start, config)
         config = restarted_with(self._at_start, config)
         jobs = self.source.reload(config, no_jobs=no_jobs)
@@ -470,7 +487,7 @@ class Daemon:
     def _take_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """The node uses these job files, and keeps the definitions for its next life."""
         wanted = {**jobs, **self.observing.hook_jobs(self.config, jobs)}
-        self.node.cannot_launch(self.builder.problems(wanted))
+        self.node.cannot_launch(self.startable.take(wanted))
         self.node.rulebook.definitions.revision = self.source.revision
         self.node.set_jobs(wanted, now)
         try:
@@ -491,27 +508,13 @@ class Daemon:
 
     # ---- disk
 
-    def _make_directories(self) -> None:
-        node = self.config.node
-        for path, mode in ((node.state_dir, 0o700), (node.runtime_dir, 0o755)):
-            try:
-                os.makedirs(path, mode=mode, exist_ok=True)
-                probe = os.path.join(path, f".probe-{os.getpid()}")
-                with open(probe, "wb") as file:
-                    file.write(b"x")
-                os.unlink(probe)
-            except OSError as exc:
-                raise UnavailableError(
-                    f"{path} cannot be written: {exc.strerror or exc}; set [node] state_dir and runtime_dir, "
-                    "or give this user the directory"
-                ) from exc
-
     def _save_mark(self, mark: int) -> None:
         self._saved_mark = mark
         known, seen = self.connections.known, self.connections.ledger_mark
         if seen and known.pin:  # otherwise it would count as a ledger that was used
             self._ledgers = {**self._ledgers, self.connections.ledger_url: seen}
-        self._state_file.save(self._boots, mark, self._ledgers, (known.pin, known.pinned_at))
+        name = self._at_start.node.name if self._at_start.called_by_host else ""
+        self._state_file.save(self._boots, mark, self._ledgers, (known.pin, known.pinned_at), name)
 
     def _save_pin(self, pin: str) -> None:
         self.connections.known.use(pin)
@@ -536,19 +539,15 @@ class Daemon:
         uid = os.getuid()
         checks = [doctor.check("runs as", doctor.OK if uid else doctor.WARN, f"uid {uid}", "run it as a separate user")]
         node = self.config.node
+        if self._name_warning:
+            checks.append(doctor.check("name", doctor.WARN, self._name_warning, "set [node] name, then restart"))
         checks += [*doctor.room_checks(node.state_dir), *self.source.checks()]
         checks += doctor.opened_checks(self.connections.open_ledger)
         checks.append(doctor.bus_check(self.bus))
         checks.append(doctor.audit_check(lambda: self._check_audit(math.inf, 1).breaks))
-        warm = self._launcher.warm
-        if warm is not None:
-            text = f"not used now: {warm.problem}" if warm.problem else f"a warm parent, pid {warm.pid}"
-            state = doctor.WARN if warm.problem else doctor.OK
-            checks.append(doctor.check("fast start", state, text, "attempts start slower meanwhile"))
-        usable, text = probe_units(node.units)
-        checks.append(
-            doctor.check("units", doctor.OK if usable else doctor.WARN, text, "see docs/runbook.md: a unit for a run")
-        )
-        checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks()]
-        launch = self.builder
-        return checks + doctor.job_checks(self.jobs.jobs, self._problems(), launch.refused(), launch.problems())
+        if (warm := self._launcher.warm) is not None:
+            checks.append(doctor.warm_check(warm.pid, warm.problem))
+        checks.append(doctor.units_check(*probe_units(node.units)))
+        absent = self.startable.again(DOCTOR_S)
+        checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks(absent)]
+        return checks + doctor.job_checks(self.jobs.jobs, self._problems(), self.builder.refused(), absent)

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from coordd import __version__
@@ -22,7 +23,7 @@ from coordd.adapters.faststart.prepared import DIRECTORY, Prepared, new_director
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.allowed import SECRETS_PATH
 from coordd.adapters.launch.units import Units
-from coordd.adapters.onhost import absent_file
+from coordd.adapters.onhost import absent, mount_points, named_files, place_of
 from coordd.adapters.process import BOOT
 from coordd.adapters.remote.stores import open_store
 from coordd.adapters.spark import (
@@ -56,6 +57,7 @@ from coordd.core.trace import trace_id, traceparent
 from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import Applications, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
+from coordd.services.checks.startable import Ask, Question
 from coordd.services.control.doctor import WARN, Check, check
 from coordd.services.driver import Driver
 from coordd.services.faststart.archives import Archives
@@ -451,23 +453,39 @@ class LaunchBuilder:
     def _defaults(self) -> SparkDefaults:
         return SparkDefaults.of(self.config.spark)._replace(archives=self.archives_directory)
 
-    def problems(self, jobs: Mapping[str, Job] | None = None) -> dict[str, str]:
-        """Why this node cannot start some of these jobs (None: its own): spark-submit or Java missing, a program that
-        does not exist.
+    def asking(self) -> Ask:
+        """For one look: what to ask about a job, so that it is known whether this node can start it. spark-submit or
+        Java may be missing, a program or a file may not exist.
         """
-        found: dict[str, str] = {}
-        of_kind: dict[object, str] = {}  # most jobs are alike: each kind is checked once
-        units = Units(self.config.node.units)
-        for name, job in (self._node.jobs if jobs is None else jobs).items():
-            problem = units.problem(job) or absent_file(job)
-            if not problem:
-                kind = _kind(job)
-                if kind not in of_kind:
-                    of_kind[kind] = self._problem(job)
-                problem = of_kind[kind]
-            if problem:
-                found[name] = problem
-        return found
+        units, mounts = Units(self.config.node.units), mount_points()
+        said: dict[object, str] = {}  # most jobs are alike: each kind is looked at once
+        programs: dict[object, ProgramSpec] = {}
+
+        def once(what: object, look: Callable[[], str]) -> str:
+            if what not in said:
+                said[what] = look()
+            return said[what]
+
+        def ask(job: Job) -> Iterator[Question]:
+            launch, kind = job.launch, _kind(job)
+            yield Question("units", "whether it may have a unit", partial(units.problem, job))
+            for key, path in named_files(job):
+                yield Question(place_of(path, mounts), f"{key} {path}", partial(absent, job, key, path))
+            if isinstance(launch, Command):
+                about = f"the PATH of {launch.argv[0]}"
+                look = partial(command_problem, launch, job.run_as, self._defaults())
+                yield Question(kind, about, partial(once, kind, look))
+                return
+            about = "spark-submit, Java, or a file that they read"
+            yield Question(kind, about, partial(once, kind, lambda: self._unbuilt(job, kind, programs)))
+            place: object = ("ticket", kind)
+            about = "its Kerberos ticket"
+            if launch.keytab:
+                place, about = place_of(launch.keytab, mounts), f"keytab {launch.keytab}"
+            identify = partial(once, ("identity", kind), lambda: self._no_identity(job, launch, programs[kind]))
+            yield Question(place, about, identify)
+
+        return ask
 
     def refused(self) -> dict[str, str]:
         """Why this node may not run some of its jobs in a unit: root forbids it, or there are no units. Not of jobs
@@ -480,14 +498,13 @@ class LaunchBuilder:
             if set(job.tags) <= tags and (problem := units.problem(job))
         }
 
-    def _problem(self, job: Job) -> str:
-        if isinstance(job.launch, Command):
-            return command_problem(job.launch, job.run_as, self._defaults())
+    def _unbuilt(self, job: Job, kind: object, programs: dict[object, ProgramSpec]) -> str:
+        """Why there is no command for jobs of this kind; "" if there is, and then ``programs`` has it."""
         try:
-            program = build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
+            programs[kind] = build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
         except CoorddError as exc:
             return str(exc)
-        return self._no_identity(job, job.launch, program)
+        return ""
 
     def _no_identity(self, job: Job, launch: SparkSubmit | Command, program: ProgramSpec) -> str:
         if not isinstance(launch, SparkSubmit) or (self.config.spark.properties_file and not launch.keytab):
@@ -506,22 +523,24 @@ class LaunchBuilder:
                 program = build(job, launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0))
                 one = archive.archive_of(self.archives_directory, program.argv[0], find_java(program.env), program.env)
             except CoorddError:
-                continue  # ``problems`` has it
+                continue  # ``asking`` has it
             found.setdefault(one.path, one)
         if found:
             archive.make_directory(self.archives_directory)
         return list(found.values())
 
-    def remarks(self) -> list[Check]:
-        """For `doctor`: the weak points of the identities of Spark jobs, and settings of the site that do not count."""
+    def remarks(self, besides: Collection[str]) -> list[Check]:
+        """For `doctor`: the weak points of the identities of Spark jobs, and settings of the site that do not count,
+        besides jobs that cannot be started.
+        """
         found = []
         for name, job in self._node.jobs.items():
-            if not isinstance(job.launch, SparkSubmit):
+            if name in besides or not isinstance(job.launch, SparkSubmit):
                 continue
             try:
                 program = build(job, job.launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0))
             except CoorddError:
-                continue  # ``problems`` has it
+                continue  # ``asking`` has it
             said = identity.remarks(job.launch, program.env, job.run_as, time.time())
             said += remarks(job.launch, self._defaults(), program)
             found += [check(f"job {name}", WARN, text, advice) for text, advice in said]

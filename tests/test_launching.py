@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -13,15 +14,17 @@ from system.lab.processes import until
 
 from coordd.adapters.process import _submits
 from coordd.cli.checking import of_machine
+from coordd.config import ownership
 from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config, LineageConfig, NodeConfig, SparkConfig
-from coordd.core.jobs.job import Job, SparkSubmit
+from coordd.core.jobs.job import Command, Job, SparkSubmit
 from coordd.core.ledger.rows import RUN_COLUMNS, Row
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.lineage import parent_properties
 from coordd.core.ready import Launch
 from coordd.errors import UnavailableError
 from coordd.launching import LaunchBuilder
+from coordd.services.checks.startable import Startable
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,41 @@ def test_a_spark_job_is_told_of_its_parent_if_the_site_or_the_job_says_so(
     assert builder._traceparent(launch) == "", "no traces"
 
 
+def test_a_file_that_hangs_costs_its_own_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe without a writer stands for a file on a mount that hangs: to open it waits."""
+    for name in ("spark/bin/spark-submit", "java/bin/java", "keys/hung", "local/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "keys/hung").unlink()
+    os.mkfifo(tmp_path / "keys/hung")
+    monkeypatch.setattr(ownership, "fault", lambda *_: "")
+    env = {"SPARK_HOME": str(tmp_path / "spark"), "JAVA_HOME": str(tmp_path / "java")}
+    keytab, application = str(tmp_path / "keys/hung"), str(tmp_path / "local/a.py")
+    jobs = {
+        "hung": job("hung", launch=SparkSubmit(application, keytab=keytab, principal="bob")),
+        "beside": job("beside", launch=SparkSubmit(str(tmp_path / "keys/a.py"))),
+        "sound": job("sound", launch=SparkSubmit(application)),
+        "absent": job("absent", launch=SparkSubmit(str(tmp_path / "local/b.py"))),
+        "command": job("command", launch=Command(("true",))),
+    }
+    config = Config(spark=SparkConfig(env=env))
+    builder = LaunchBuilder(config, Lone(*jobs.values()).node, lambda *_: str(tmp_path), cast(Any, None))
+    startable = Startable(builder.asking, answer_s=0.5)
+    silent = "its file system did not answer within 0.5 s:"
+    try:
+        assert startable.take(jobs, 60.0) == {
+            "hung": f"{silent} keytab {keytab}",
+            "beside": f"{silent} application {tmp_path}/keys/a.py",
+            "absent": f"application {tmp_path}/local/b.py is not there (No such file or directory)",
+        }
+    finally:
+        os.close(os.open(keytab, os.O_WRONLY))  # it answers
+    (tmp_path / "keys/hung").unlink()
+    until(lambda: startable.again(60.0)["hung"].startswith("keytab"))
+    assert startable.found()["beside"] == f"application {tmp_path}/keys/a.py is not there (No such file or directory)"
+
+
 def site(tmp_path: Path, *files: str) -> Config:
     """A node with a Spark and a Java that do nothing. ``files``: more of that Spark's."""
     for path in ("java/bin/java", "spark/bin/spark-submit", *[f"spark/{path}" for path in files]):
@@ -77,7 +115,7 @@ def test_what_only_a_client_of_spark_connect_needs_is_its_problem_alone(
     jobs = (client, plain) if first else (plain, client)
     builder = LaunchBuilder(site(tmp_path), Lone().node, lambda *_: "/nowhere", cast(Any, None))
 
-    problems = builder.problems({job.name: job for job in jobs})
+    problems = Startable(builder.asking).take({job.name: job for job in jobs}, 60.0)
 
     assert set(problems) == {"client"}
     assert "spark-connect" in problems["client"]
@@ -88,7 +126,7 @@ def test_doctor_and_check_config_name_settings_of_the_site_that_a_job_does_not_h
     jobs = {"plain": Job(name="plain", digest="d", launch=PLAIN), "shell": job("shell")}
     builder = LaunchBuilder(config, Lone(*jobs.values()).node, lambda *_: "/nowhere", cast(Any, None))
 
-    [told] = builder.remarks()
+    [told] = builder.remarks(())
     assert (told["check"], told["text"].partition(",")[0]) == (
         "job plain",
         f"{config.spark.submit} is outside its Spark",

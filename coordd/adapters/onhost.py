@@ -6,7 +6,8 @@ import grp
 import os
 import pickle
 import pwd
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from coordd.core.jobs.job import Job, SparkSubmit
@@ -22,14 +23,15 @@ SERVICE_USER = "coordd"
 
 
 def absent_file(job: Job) -> str:
-    """The first file of a job that is missing for this user; "" if all exist, or are elsewhere (URIs).
+    """The first file of a job that is missing for this user; "" if all exist, or are elsewhere (URIs)."""
+    return next((why for key, path in named_files(job) if (why := absent(job, key, path))), "")
 
-    With run_as another user needs them: what this one may not see or read counts as there, but for the properties file,
-    which this one reads.
-    """
+
+def named_files(job: Job) -> list[tuple[str, str]]:
+    """(key, path) of each file that a job names, and that must be on this machine."""
     launch = job.launch
     if not isinstance(launch, SparkSubmit):
-        return unusable(launch.argv[0], job.run_as)
+        return [("program", launch.argv[0])] if os.path.isabs(launch.argv[0]) else []
     named = [
         ("application", launch.application),
         ("pipeline", launch.pipeline),
@@ -39,13 +41,39 @@ def absent_file(job: Job) -> str:
         *[("files", path) for path in launch.files],
         *[("jars", path) for path in launch.jars],
     ]
-    for key, value in named:
-        path = value.partition("#")[0]  # files: PATH#ALIAS
-        if os.path.isabs(path) and not set(path) & set("{*?"):
-            why = _unreadable(path, "" if key == "properties_file" else job.run_as)
-            if why:
-                return f"{key} {path} {why}"
-    return ""
+    paths = [(key, value.partition("#")[0]) for key, value in named]  # files: PATH#ALIAS
+    return [(key, path) for key, path in paths if os.path.isabs(path) and not set(path) & set("{*?")]
+
+
+def absent(job: Job, key: str, path: str) -> str:
+    """Why one of these files is of no use; "" if it is.
+
+    With run_as another user needs them: what this one may not see or read counts as there, but for the properties file,
+    which this one reads.
+    """
+    if not isinstance(job.launch, SparkSubmit):
+        return unusable(path, job.run_as)
+    why = _unreadable(path, "" if key == "properties_file" else job.run_as)
+    return f"{key} {path} {why}" if why else ""
+
+
+def mount_points() -> list[str]:
+    """Where file systems are mounted on this machine. The kernel tells that without asking them."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            words = [line.split() for line in file]
+    except OSError:
+        return []
+    return [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), word[4]) for word in words if len(word) > 4]
+
+
+def place_of(path: str, mounts: Iterable[str]) -> str:
+    """Where the file system of a path is mounted, as far as its name tells; below / its directory, because that may be
+    a link to another one.
+    """
+    inside = [mount for mount in mounts if path == mount or path.startswith(f"{mount.rstrip('/')}/")]
+    longest = max(inside, key=len, default="/")
+    return longest if longest != "/" else os.path.dirname(path)
 
 
 def unusable(program: str, run_as: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import structlog
 import trio
@@ -10,6 +11,7 @@ import trio
 from coordd.core.ledger.words import RECOVERING
 from coordd.ports import Notifier
 from coordd.services.breakers.service import JobBreakers, open_breakers
+from coordd.services.checks.startable import Startable
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
@@ -30,6 +32,13 @@ PING_S = 2.0
 # How often (seconds) old files and rows are removed.
 CLEAN_S = 3600.0
 
+# A clean-up that takes longer (seconds) is told in the log.
+CLEAN_LONG_S = 60.0
+
+# How often (seconds) it is looked at what this node can start; new verdicts are told after each of these steps.
+LAUNCH_S = 30.0
+STEP_S = 1.0
+
 
 class Health:
     """Watches the daemon from inside."""
@@ -42,7 +51,7 @@ class Health:
         notifier: Notifier,
         *,
         control_path: str,
-        check_launch: Callable[[], dict[str, str]],
+        startable: Startable,
         check_room: Callable[[], str],
         clean: Callable[[], None],
         look: Callable[[], None] = lambda: None,
@@ -53,11 +62,12 @@ class Health:
         self._troubles = troubles
         self._notifier = notifier
         self._control_path = control_path
-        self._check_launch = check_launch
+        self._startable = startable
         self._check_room = check_room
         self._clean = clean
         self._look = look
-        self._threads = trio.CapacityLimiter(2)  # its own: the shared ones may all be in use
+        # Its own: the shared ones may all be in use. The first is for all that must not wait for a slow disk.
+        self._threads, self._cleaning = trio.CapacityLimiter(2), trio.CapacityLimiter(1)
         self._rooms = Rooms(driver)
         self.readiness = Readiness(driver, ledger)
         self._priorities = Priorities(driver, ledger)
@@ -70,20 +80,39 @@ class Health:
         """Check for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._priorities.run)
+            nursery.start_soon(self._look_at_launches)
+            nursery.start_soon(self._clean_up)
             await self._check()
+
+    async def _look_at_launches(self) -> None:
+        """What this node can start; no disk holds up more than the jobs that need it, least of all the watchdog."""
+        look = partial(self._startable.look, STEP_S)
+        while True:
+            next_look = boottime() + LAUNCH_S
+            unfinished = True
+            while unfinished:
+                await trio.to_thread.run_sync(look, limiter=self._threads, abandon_on_cancel=True)
+                self._driver.node.cannot_launch(self._startable.found())
+                unfinished = self._startable.unfinished
+            while boottime() < next_look and not self._startable.unfinished:  # a reload begins a look, too
+                await turn(LOOK_S)
+
+    async def _clean_up(self) -> None:
+        """Remove what is old; a disk that is slow, or hangs, leaves it there, and that is all."""
+        while True:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._says_that_it_takes_long)
+                await trio.to_thread.run_sync(self._clean, limiter=self._cleaning, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
+            await trio.sleep(CLEAN_S)
+
+    async def _says_that_it_takes_long(self) -> None:
+        await trio.sleep(CLEAN_LONG_S)
+        log.warning("clean.takes_long", seconds=CLEAN_LONG_S, effect="what is old stays meanwhile, nothing else waits")
 
     async def _check(self) -> None:
         every_s = min(LOOK_S, (self._notifier.watchdog_s or 3 * LOOK_S) / 3)
-        next_launch_check = next_clean = 0.0
         while True:
-            now = boottime()
-            if now >= next_launch_check:
-                problems = await trio.to_thread.run_sync(self._check_launch, limiter=self._threads)
-                self._driver.node.cannot_launch(problems)
-                next_launch_check = now + 30.0
-            if now >= next_clean:
-                await trio.to_thread.run_sync(self._clean, limiter=self._threads)
-                next_clean = now + CLEAN_S
             await self._rooms.look()
             self._driver.probe_journal()
             self._driver.look_at_bus()

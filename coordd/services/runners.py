@@ -41,6 +41,10 @@ POKE_BYTES_MAX = 128 * 1024
 # After the end of an attempt is known, its directory is kept for this many rounds: the runner may still write.
 LINGER_LOOKS = 5
 
+# At a shutdown of the machine: after its job's grace a runner has this long (seconds) to report, and this often
+# (seconds) it is looked whether one is alive.
+REPORT_S = 5.0
+ALIVE_LOOK_S = 0.25
 
 # The events of the journal that tell of an attempt's end.
 ENDS = (TaskSucceeded, TaskFailed, TaskRevoked, TaskRetried)
@@ -140,11 +144,36 @@ class Runners:
             if runner.launch.run == run and not runner.ended:
                 self._launcher.command(runner.directory, "cancel", reason)
 
-    def shut_down(self, reason: str) -> None:
-        """The machine shuts down: the runners end their jobs and report it, so that other nodes need not wait."""
+    async def shut_down(self, reason: str, waits: Callable[[str, float], None]) -> None:
+        """The machine shuts down: the runners end their jobs and report it, so that other nodes need not wait.
+
+        Returns when all of them are gone: the network may go with the daemon's unit, and then nobody hears a report.
+        ``waits`` is called now and then with the state, and the time (seconds) that it may take from then on.
+        """
         for runner in self.runners.values():
             if not runner.ended:
                 self._launcher.command(runner.directory, "shutdown", reason)
+        most_s = max(map(self._grace_s, self.runners.values()), default=0.0) + REPORT_S
+        until = trio.current_time() + most_s
+        while alive := self._alive():
+            left_s = until - trio.current_time()
+            if left_s <= 0.0:
+                log.error("runners.not_ended", runs=alive, waited_s=most_s, effect="their leases must lapse")
+                return
+            waits(f"the machine stops: {len(alive)} run{'s' if len(alive) != 1 else ''} must end and report it", left_s)
+            await trio.sleep(min(ALIVE_LOOK_S, left_s))
+
+    def _alive(self) -> list[str]:
+        self._launcher.reap()
+        return sorted(one.launch.run for one in self.runners.values() if self._launcher.alive(one.directory))
+
+    def _grace_s(self, runner: RunnerHandle) -> float:
+        """How long (seconds) a runner's job has to end; a reload may have changed that for later ones."""
+        said: object = None
+        with contextlib.suppress(UnavailableError):
+            said = self._launcher.spec(runner.directory).get("kill_grace_s")
+        grace_s = said if isinstance(said, (int, float)) else self.driver.node.settings.kill_grace_s
+        return min(grace_s, runner.launch.lease_s)  # after its lease its report says nothing new
 
     # ---- life
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -89,6 +90,37 @@ def test_an_empty_id_is_not_sent(daemon: FakeDaemon, run: Callable[..., Any]) ->
     with client.blocking(daemon.path) as coordd, pytest.raises(RefusedError, match="id: expected an id"):
         coordd.publish("q", "body", id="")
     assert daemon.asked == []
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda c: c.run_trigger("j", node=""), 'run.trigger: node: expected a node, found ""; leave it out'),
+        (lambda c: c.run_trigger(""), 'run.trigger: job: expected a job, found ""; give one'),
+        (lambda c: c.node_drain(node=""), 'node.drain: node: expected a node, found ""; leave it out'),
+        (lambda c: c.node_resume(""), "node.resume: node: expected a node"),
+        (lambda c: c.run_list(job=""), "run.list: job: expected a job"),
+        (lambda c: c.run_list(state=""), "run.list: state: expected a text"),
+        (lambda c: c.run_revoke(job=""), "run.revoke: job: expected a job"),
+        (lambda c: c.why("j#1", without=""), "why: without: expected a text"),
+        (lambda c: c.run_resolve("j#1", as_=""), 'run.resolve: as: expected a text, found ""; give one'),
+    ],
+)
+def test_an_empty_text_names_nothing(daemon: FakeDaemon, call: Callable[[Any], Any], said: str) -> None:
+    """As on the command line: it is a variable without a value, and not "any node" or "all jobs"."""
+    with client.blocking(daemon.path) as coordd:
+        with pytest.raises(RefusedError, match=re.escape(said)) as caught:
+            call(coordd)
+        assert caught.value.kind == "invalid_params"
+    assert daemon.asked == []
+
+
+def test_an_empty_note_or_message_says_what_it_says(daemon: FakeDaemon) -> None:
+    daemon.answers |= {"node.drain": {}, "publish": {"id": "1"}}
+    with client.blocking(daemon.path) as coordd:
+        coordd.node_drain(note="")
+        coordd.publish("q", "")
+    assert daemon.asked == [("node.drain", {"note": ""}), ("publish", {"to": "q", "body": ""})]
 
 
 def test_many_tasks_share_a_connection(daemon: FakeDaemon, run: Callable[..., Any]) -> None:

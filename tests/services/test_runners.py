@@ -7,6 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
 from support.small_cluster import job
 
 from coordd.config.sections import SparkConfig
@@ -101,3 +104,75 @@ def test_a_watcher_that_cannot_tell_ends_nothing(reason: str) -> None:
     runners._fact(runner, {"fact": "untold", "at": 1.0, "reason": reason})
     assert told == []
     assert not runner.ended
+
+
+class Shutdown:
+    """Runners that end some time after they are told to."""
+
+    def __init__(self, **ends_after_s: float) -> None:
+        self.ends_after_s = ends_after_s
+        self.told: dict[str, float] = {}
+        self.reaped: set[str] = set()
+        self.unread: set[str] = set()
+        self.waits: list[tuple[str, float]] = []
+
+    def command(self, directory: str, word: str, reason: str) -> None:
+        assert (word, reason) == ("shutdown", "the machine stops")
+        self.told[directory] = trio.current_time()
+
+    def reap(self) -> None:
+        """A child that has exited is there until it is reaped."""
+        now = trio.current_time()
+        self.reaped |= {one for one, at in self.told.items() if now >= at + self.ends_after_s[one]}
+
+    def alive(self, directory: str) -> bool:
+        return directory not in self.reaped
+
+    def spec(self, directory: str) -> dict[str, Any]:
+        if directory in self.unread:
+            raise UnavailableError("it cannot be read")
+        return {"kill_grace_s": {"long": 20.0, "odd": 1e300}.get(directory, 3.0)}
+
+    def stop(self, *ended: str) -> float:
+        """How long (seconds) the daemon waits."""
+        runners = Runners(self, lambda _launch: {}, "")  # type: ignore[arg-type]  # a stand-in with what is asked of it
+        runners.driver = SimpleNamespace(node=SimpleNamespace(settings=SimpleNamespace(kill_grace_s=7.0)))  # type: ignore[assignment]  # as above
+        for directory in self.ends_after_s:
+            runner = runners.runners[directory] = RunnerHandle(directory, LAUNCH, waits=False)
+            if directory in ended:
+                runner.ended = True
+                self.told[directory] = 0.0
+
+        async def main() -> float:
+            begun = trio.current_time()
+            self.told = dict.fromkeys(self.told, begun)
+            await runners.shut_down("the machine stops", lambda said, left_s: self.waits.append((said, left_s)))
+            return trio.current_time() - begun
+
+        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_when_the_machine_stops_the_daemon_outlives_its_runners() -> None:
+    runners = Shutdown(short=1.0, long=12.0)
+    assert 12.0 <= runners.stop() < 13.0, "or the network is gone before they have reported"
+    said, left_s = runners.waits[0]
+    assert said == "the machine stops: 2 runs must end and report it"
+    assert left_s == 25.0, "the service manager is told what it may take"
+    assert runners.waits[-1][0] == "the machine stops: 1 run must end and report it"
+
+
+def test_a_runner_that_reports_its_end_at_that_moment_is_waited_for() -> None:
+    assert 2.0 <= Shutdown(short=2.0).stop("short") < 3.0
+
+
+def test_a_runner_that_does_not_end_is_waited_for_a_limited_time() -> None:
+    for name, unread, waited_s in (("stuck", "", 8.0), ("stuck", "stuck", 12.0), ("odd", "", 65.0)):
+        runners = Shutdown(**{name: 1000.0})
+        runners.unread.add(unread)
+        with capture_logs() as logged:
+            assert runners.stop() == pytest.approx(waited_s)
+        assert [(line["event"], line["runs"]) for line in logged] == [("runners.not_ended", ["sales#1"])]
+
+
+def test_without_a_runner_nobody_waits() -> None:
+    assert Shutdown().stop() == 0.0

@@ -246,6 +246,17 @@ def job_checks(
     return [*checks, check("jobs loaded", OK if loaded else WARN, f"{len(loaded)} jobs", "add a job file")]
 
 
+def warm_check(pid: int, problem: str) -> Check:
+    """Whether attempts start from a warm parent."""
+    text = f"not used now: {problem}" if problem else f"a warm parent, pid {pid}"
+    return check("fast start", WARN if problem else OK, text, "attempts start slower meanwhile")
+
+
+def units_check(usable: bool, text: str) -> Check:
+    """Whether runs can have units, and what was found."""
+    return check("units", OK if usable else WARN, text, "see docs/runbook.md: a unit for a run")
+
+
 def audit_check(look: Callable[[], Sequence[Break]]) -> Check:
     """Whether the chain of the audit is whole. Blocking."""
     try:

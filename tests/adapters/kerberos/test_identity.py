@@ -21,6 +21,7 @@ from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
 from coordd.errors import UnavailableError
 from coordd.launching import LaunchBuilder
+from coordd.services.checks.startable import Startable
 
 
 class Realm:
@@ -161,11 +162,11 @@ def test_a_node_says_so_before_a_launch(realm: Realm, tmp_path: Path, monkeypatc
     }
     jobs = [Job(name=name, digest="d", launch=launch) for name, launch in launches.items()]
     builder = LaunchBuilder(config, Lone(*jobs).node, lambda *_: str(tmp_path), cast(Any, None))
-    problems = builder.problems()
+    problems = Startable(builder.asking).take({job.name: job for job in jobs}, 60.0)
 
     assert set(problems) == {"bad", "far"}
     assert "is not there" in problems["far"]
-    told = {one["check"]: one["text"] for one in builder.remarks()}
+    told = {one["check"]: one["text"] for one in builder.remarks([])}
     assert "job near" in told
     with pytest.raises(UnavailableError, match="has no ticket"):
         builder._program(jobs[1], launch_of("far"), {})

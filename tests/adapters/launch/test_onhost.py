@@ -18,6 +18,7 @@ from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config, SparkConfig
 from coordd.core.jobs.job import Command, Job, SparkSubmit
 from coordd.launching import LaunchBuilder
+from coordd.services.checks.startable import Startable
 
 
 def seen_by_daemon(job: Job) -> str:
@@ -113,9 +114,19 @@ def test_each_node_knows_which_commands_it_cannot_start(tmp_path: Path) -> None:
     jobs = [Job(name=name, digest="d", launch=launch) for name, launch in launches.items()]
     config = Config(spark=SparkConfig(env={"LANG": "C"}))
     builder = LaunchBuilder(config, Lone(*jobs).node, lambda *_: str(tmp_path), cast(Any, None))
-    assert set(builder.problems()) == {"bad", "else"}
-    assert '"no-such-program" is in no directory' in builder.problems()["bad"]
+    problems = Startable(builder.asking).take({job.name: job for job in jobs}, 60.0)
+    assert set(problems) == {"bad", "else"}
+    assert '"no-such-program" is in no directory' in problems["bad"]
     warned = of_machine(JobSet({job.name: job for job in jobs}), config)
     assert [(problem.severity, problem.file) for problem in warned] == [
         ("warning", f"{config.node.jobs_dir}/{name}.toml") for name in ("bad", "else")
     ]
+
+
+def test_the_kernel_names_the_file_system_of_a_path_without_asking_it() -> None:
+    mounts = ["/", "/mnt/nfs", "/mnt/nfs/deep", "/mnt/n"]
+    assert onhost.place_of("/mnt/nfs/a/b.py", mounts) == onhost.place_of("/mnt/nfs/c.py", mounts) == "/mnt/nfs"
+    assert onhost.place_of("/mnt/nfs/deep/a.py", mounts) == "/mnt/nfs/deep"
+    assert onhost.place_of("/mnt/nfs2/a.py", mounts) == "/mnt/nfs2", "a directory of /, which may be a link"
+    assert onhost.place_of("/a.py", []) == "/"
+    assert {"/", "/proc"} <= set(onhost.mount_points())
