@@ -66,7 +66,7 @@ def test_the_service_trusts_what_the_init_container_leaves_of_the_volumes(mode: 
     """kubelet gives the root of a volume to root, and with fsGroup to its group, who may write then, as in emptyDir all
     may: the daemon refuses such a state_dir, and secrets in such a directory.
     """
-    assert "fsGroup" not in EXAMPLE.read_text()
+    assert "fsGroup" not in POD["securityContext"]
     (init,) = POD["initContainers"]
     assert init["securityContext"] == {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False}
     places = {mount["name"]: mount["mountPath"] for mount in [*CONTAINER["volumeMounts"], *init["volumeMounts"]]}
@@ -79,12 +79,11 @@ def test_the_service_trusts_what_the_init_container_leaves_of_the_volumes(mode: 
         for name in ("own", "state", "secret"):  # a path before its beginning
             (root / name).mkdir()
             (root / name).chmod(mode)
-            shell = shell.replace(f"{places[name]}", f"{root}/{name}")
+            shell = shell.replace(places[name], f"{root}/{name}")
         ring = Keyring((Key("k1", SIGN, b"x" * 32),))
         for name, text in (("keys.toml", render(ring)), ("bus.password", "b"), ("ledger.password", "l")):
             (root / "secret" / name).write_text(text)
-            os.chown(root / "secret" / name, 0, gid)
-            (root / "secret" / name).chmod(0o440)
+            (root / "secret" / name).chmod(0o400)
         file = root / "coordd.toml"
         file.write_text(settings.replace(places["own"], f"{root}/own"))
         environ = {"COORDD_NODE_STATE_DIR": f"{root}/state"}
