@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from coordd.config import ownership
 from coordd.core.jobs.job import Job, SparkSubmit
 from coordd.errors import ConfigError, RefusedError
 
@@ -130,6 +131,15 @@ def service_user(name: str = SERVICE_USER) -> pwd.struct_passwd | None:
         return pwd.getpwnam(name)
     except KeyError:
         return None
+
+
+def trust_service() -> None:
+    """For the commands of root that read what the daemon reads: its files are the service's user's to own, and the
+    service's group's to read, as the package leaves them.
+    """
+    service = service_user() if os.geteuid() == 0 else None
+    if service is not None:
+        ownership.trust_also(service.pw_uid, service.pw_gid)
 
 
 def as_user(user: pwd.struct_passwd, call: Callable[[], T]) -> T:

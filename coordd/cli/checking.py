@@ -13,7 +13,7 @@ from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.units import Units, needs
 from coordd.adapters.ledger.sqlite_ledger import path_of
 from coordd.adapters.spark import AttemptInfo, SparkDefaults, build, command_problem, remarks
-from coordd.config import ownership, tables, values
+from coordd.config import tables, values
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
 from coordd.config.sections import FILES, PYTHON, Config
@@ -43,9 +43,7 @@ class Found(NamedTuple):
 def look(file: str | None) -> Found:
     """Check as this user. Warns root of what the daemon's user could not do."""
     service = onhost.service_user()
-    if os.geteuid() == 0 and service is not None:
-        # The files may belong to the daemon's user, who will read them.
-        ownership.trust_also(service.pw_uid, service.pw_gid)
+    onhost.trust_service()
     found = _look(file)
     if os.geteuid() != 0 or service is None or service.pw_uid == 0:
         return found

@@ -64,10 +64,7 @@ def rotate(file: str | None) -> None:
     from coordd.config import keyring
 
     path = os.path.realpath(file or _path())  # if the path is a symbolic link, it stays one
-    try:
-        before = keyring.load(path, os.environ)
-    except CoorddError as exc:
-        raise failed(exc) from exc
+    before = _loaded(path)
     fresh = _fresh()
     while any(key.id == fresh.id for key in before.keys):
         fresh = _fresh()
@@ -78,9 +75,8 @@ def rotate(file: str | None) -> None:
             raise Failed(
                 f"{path} belongs to another user, who could not read the new file: run this command as its owner"
             )
-        write_atomic(path, keyring.render(step.keyring).encode())
-        if os.geteuid() == 0:
-            os.chown(path, owner.st_uid, owner.st_gid)
+        # With its owner and mode before it has its name: the daemon may read it at any moment.
+        write_atomic(path, keyring.render(step.keyring).encode(), like=owner)
     except OSError as exc:
         raise Failed(f"{path} cannot be written: {exc.strerror or exc}") from exc
     _show(path, step.keyring, step.did)
@@ -91,14 +87,8 @@ def rotate(file: str | None) -> None:
 @click.argument("file", required=False)
 def list_(file: str | None) -> None:
     """The keys with their states; never their secrets."""
-    from coordd.config import keyring
-
     path = file or _path()
-    try:
-        ring = keyring.load(path, os.environ)
-    except CoorddError as exc:
-        raise failed(exc) from exc
-    _show(path, ring, {})
+    _show(path, _loaded(path), {})
 
 
 def first_keyring() -> Keyring:
@@ -106,6 +96,17 @@ def first_keyring() -> Keyring:
     from coordd.core.wire.envelope import SIGN, Keyring
 
     return Keyring((_fresh()._replace(state=SIGN),))
+
+
+def _loaded(path: str) -> Keyring:
+    from coordd.adapters import onhost
+    from coordd.config import keyring
+
+    onhost.trust_service()
+    try:
+        return keyring.load(path, os.environ)
+    except CoorddError as exc:
+        raise failed(exc) from exc
 
 
 def _path() -> str:

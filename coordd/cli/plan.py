@@ -39,10 +39,12 @@ def plan(context: click.Context, directory: str, file: str | None) -> None:
 
     Exit codes: 0 shown; 1 there is no such directory; 65 some of its files are wrong, and shown as such.
     """
+    from coordd.adapters import onhost
     from coordd.config.jobfile import load_jobs
 
     if not os.path.isdir(directory):
         raise Failed(f"{directory} is not a directory", EXIT_FAILED)
+    onhost.trust_service()
     found = load_jobs(directory, _config(file))
     now = time.time()
     ask = asked()

@@ -37,7 +37,7 @@ _also: set[tuple[int, int]] = set()
 
 
 def trust_also(uid: int, gid: int) -> None:
-    """For check-config as root: the files will belong to the service's user."""
+    """For commands as root: the files may belong to the service's user, who reads them."""
     _also.add((uid, gid))
 
 
@@ -112,9 +112,16 @@ def secret_fault(path: str, opened: os.stat_result, *, trust: Trust | None = Non
         return ""
     group = "" if opened.st_gid in trust.gids else f", group {_group(opened.st_gid)}, which is not the daemon's own"
     shown = printable(path)
+    uid, gid = min(_also, default=(os.geteuid(), os.getegid()))
+    # Of somebody else's file, root's as a rule, the daemon needs its group's permission.
+    mend = (
+        f"chmod 600 {shown}"
+        if opened.st_uid == uid
+        else f"chgrp {_group(gid).removeprefix('gid ')} {shown} && chmod 640 {shown}"
+    )
     return (
         f"other users may read it (mode {mode:04o}{group}); expected mode 0600, or 0640 with the daemon's own "
-        f"group: chmod 600 {shown}"
+        f"group: {mend}"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 from support.fake_daemon import RUN, STATUS, FakeDaemon, refusal
 
-from coordd.adapters import control_line
+from coordd.adapters import control_line, onhost
 from coordd.cli import client as client_module, coordctl
 from coordd.cli.client import Client
 from coordd.cli.show import phrases
+from coordd.config import ownership
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 from coordd.services.control import rpc
 
@@ -482,3 +485,23 @@ def test_runs_are_revoked_until_none_is_left_that_can_be(ctl: Callable[..., Resu
     answers = [["j#1"], ["j#2"], []]
     daemon.answers["run.revoke"] = lambda _: {"job": "j", "revoked": answers.pop(0), "more": True}
     assert ctl("run", "revoke", "--job", "j").stdout == "j#1 will not run\nj#2 will not run\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a file to others")
+def test_root_plans_with_the_files_of_the_service(
+    ctl: Callable[..., Result], daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package gives the service its directories, and the new job files may be its own too."""
+    account = pwd.struct_passwd(("coordd", "x", 54321, 54321, "", "/", "/bin/false"))
+    monkeypatch.setattr(onhost, "service_user", lambda: account)
+    monkeypatch.setattr(ownership, "_also", set())
+    jobs, config = tmp_path / "jobs", tmp_path / "coordd.toml"
+    jobs.mkdir()
+    (jobs / "pooled.toml").write_text('pool = "etl"\n[command]\nargv = ["/bin/true"]\n')
+    config.write_text(f'[pools]\netl = 1\n[node]\nstate_dir = "{jobs}"\n[control]\nsocket = "{daemon.path}"\n')
+    for path in (jobs, jobs / "pooled.toml"):
+        os.chown(path, 54321, 54321)
+    daemon.answers["job.list"] = []
+    done = ctl("plan", str(jobs), "--config", str(config), "-o", "json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [(one["job"], one["change"]) for one in json.loads(done.stdout)] == [("pooled", "added")]

@@ -7,14 +7,17 @@ import os
 import pwd
 import re
 import stat
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from coordd.adapters import onhost
 from coordd.cli.coordd import program
-from coordd.config import keyring, settings as config_module
+from coordd.config import keyring, ownership, settings as config_module
 from coordd.core.wire.envelope import KEYS_MAX, EnvelopeError, Envelopes, Key, Keyring
 from coordd.errors import ConfigError
 
@@ -198,23 +201,56 @@ def test_a_rotation_that_cannot_be_written_leaves_the_keyring_as_it_was(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_rotation_keeps_the_owner_and_the_link(
+def test_a_rotation_keeps_the_link_and_is_for_the_owner(
     tmp_path: Path, keys: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Path(write(tmp_path / "real.toml", GOOD))
     link = tmp_path / "keys.toml"
     link.symlink_to(real)
-    given: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "chown", lambda path, uid, gid: given.append((path, uid, gid)))
     assert keys("rotate", str(link)).exit_code == 0
     assert link.is_symlink()
     assert states(real) == ["sign", "accept"]
-    assert given == [(str(real), os.getuid(), os.getgid())]
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     done = keys("rotate", str(link))
     assert (done.exit_code, states(real)) == (1, ["sign", "accept"])
     assert "belongs to another user" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a file to others")
+@pytest.mark.parametrize(("owner", "mode"), [("root", 0o640), ("service", 0o600), ("service", 0o440)])
+def test_root_rotates_the_keyring_of_the_service_who_reads_the_new_one(
+    keys: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, owner: str, mode: int
+) -> None:
+    """0640 root:coordd is what the package, `coordd init` and the role leave; the umask of root does not count."""
+    uid = gid = 54321
+    account = pwd.struct_passwd(("coordd", "x", uid, gid, "", "/", "/bin/false"))
+    monkeypatch.setattr(onhost, "service_user", lambda: account)
+    monkeypatch.setattr(ownership, "_also", set())
+    with tempfile.TemporaryDirectory(prefix="cdk-") as directory:
+        Path(directory).chmod(0o755)  # the directories of pytest are closed to other users
+        path = Path(write(Path(directory) / "keys.toml", GOOD))
+        os.chown(path, uid if owner == "service" else 0, gid)
+        path.chmod(mode)
+        before = path.stat()
+        assert keys("list", str(path)).exit_code == 0
+        umask = os.umask(0o077)
+        try:
+            done = keys("rotate", str(path))
+        finally:
+            os.umask(umask)
+        assert done.exit_code == 0, done.output
+        after = path.stat()
+        assert after.st_ino != before.st_ino
+        assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+        assert onhost.as_user(account, lambda: states(path)) == ["sign", "accept"]
+
+        path.chmod(0o644)
+        done = keys("rotate", str(path))
+        mend = f"chgrp {gid} {path} && chmod 640 {path}" if owner == "root" else f"chmod 600 {path}"
+        assert done.exit_code == 78
+        assert f"expected mode 0600, or 0640 with the daemon's own group: {mend};" in done.stderr
+        subprocess.run(["sh", "-c", mend], check=True)
+        assert onhost.as_user(account, lambda: states(path)) == ["sign", "accept"]
 
 
 def test_the_list_shows_no_secret(tmp_path: Path, keys: Callable[..., Result]) -> None:

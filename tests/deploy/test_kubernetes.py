@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import subprocess
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from coordd.adapters import onhost
 from coordd.cli.coordctl import program
 from coordd.config.jobfile import load_job
+from coordd.config.keyring import render
 from coordd.config.settings import read_config
 from coordd.config.values import parse_size
+from coordd.core.wire.envelope import SIGN, Key, Keyring
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/kubernetes/coordd.yaml"
 VERSIONS = ("1.28", "1.31")
@@ -52,6 +58,39 @@ def test_the_configuration_lacks_nothing_but_its_secrets(tmp_path: Path) -> None
     cluster = tomllib.loads(text)["cluster"]
     for key in ("bus_password_file", "ledger_password_file", "keyring"):
         assert str(Path(cluster[key]).parent) in mounted
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a directory to others")
+@pytest.mark.parametrize("mode", [0o2775, 0o2777, 0o777, 0o755], ids=oct)
+def test_the_service_trusts_what_the_init_container_leaves_of_the_volumes(mode: int) -> None:
+    """kubelet gives the root of a volume to root, and with fsGroup to its group, who may write then, as in emptyDir all
+    may: the daemon refuses such a state_dir, and secrets in such a directory.
+    """
+    assert "fsGroup" not in POD["securityContext"]
+    (init,) = POD["initContainers"]
+    assert init["securityContext"] == {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False}
+    places = {mount["name"]: mount["mountPath"] for mount in [*CONTAINER["volumeMounts"], *init["volumeMounts"]]}
+    uid, gid = POD["securityContext"]["runAsUser"], POD["securityContext"]["runAsGroup"]
+    service = pwd.struct_passwd(("coordd", "x", uid, gid, "", "/", "/bin/false"))
+    with tempfile.TemporaryDirectory(prefix="cdk-") as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        shell, settings = init["command"][-1], OF["ConfigMap"]["data"]["coordd.toml"]
+        for name in ("own", "state", "secret"):  # a path before its beginning
+            (root / name).mkdir()
+            (root / name).chmod(mode)
+            shell = shell.replace(places[name], f"{root}/{name}")
+        ring = Keyring((Key("k1", SIGN, b"x" * 32),))
+        for name, text in (("keys.toml", render(ring)), ("bus.password", "b"), ("ledger.password", "l")):
+            (root / "secret" / name).write_text(text)
+            (root / "secret" / name).chmod(0o400)
+        file = root / "coordd.toml"
+        file.write_text(settings.replace(places["own"], f"{root}/own"))
+        environ = {"COORDD_NODE_STATE_DIR": f"{root}/state"}
+        for _ in range(2):  # a container that is started again finds its own work
+            subprocess.run([*init["command"][:-1], shell], check=True, timeout=60)
+            assert onhost.as_user(service, lambda: read_config(str(file), environ)[1]) == []
+            assert onhost.as_user(service, lambda: os.access(root / "state", os.W_OK | os.X_OK))
 
 
 def test_journal_and_logs_fit_into_the_volume(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -27,15 +28,20 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def write_atomic(path: str, data: bytes, *, mode: int = 0o600) -> None:
+def write_atomic(path: str, data: bytes, *, like: os.stat_result | None = None) -> None:
     """Replace a file atomically: after a crash it has the old content or the new one, never a part.
 
-    Raises OSError, and then the old content is still there.
+    The new file is its owner's alone (0600), or has the mode of ``like``, and as root its owner and group too. Raises
+    OSError, and then the old content is still there.
     """
     temporary = f"{path}.new"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
+            if like is not None:
+                if os.geteuid() == 0:
+                    os.fchown(fd, like.st_uid, like.st_gid)
+                os.fchmod(fd, stat.S_IMODE(like.st_mode))
             file.write(data)
             file.flush()
             os.fsync(fd)

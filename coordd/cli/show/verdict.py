@@ -92,6 +92,9 @@ def _starts_nothing(status: dict[str, Any]) -> list[str]:
     free_mb = disk.get("free_mb")
     if free_mb is not None and free_mb <= disk["least_mb"]:
         found.append(f"the disk of its state directory has {free_mb} MiB free")
+    files = disk.get("free_files")
+    if files is not None and files <= disk["least_files"]:
+        found.append(f"the disk of its state directory has room for {files} more files only")
     return found
 
 

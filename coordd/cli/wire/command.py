@@ -45,6 +45,7 @@ def wire(context: click.Context, /, **given: Any) -> None:
     user), and no daemon. FILE is a capture of --save, read instead of the bus. What cannot be verified is named with
     the reason, and not decoded. Exit 1 if there was such a message.
     """
+    from coordd.adapters import onhost
     from coordd.cli.wire.reading import Reader
     from coordd.config import keyring
     from coordd.config.settings import load
@@ -52,6 +53,7 @@ def wire(context: click.Context, /, **given: Any) -> None:
     output = asked().output
     if given["follow"] and (output == JSON or given["capture"]):
         raise click.UsageError("--follow goes on until ^C: it needs a bus, and --output table or jsonl")
+    onhost.trust_service()
     config = load(given["config"], os.environ)
     cluster = config.cluster
     reader = Reader(cluster.name, keyring.load(cluster.keyring, os.environ) if cluster.is_signed else None)

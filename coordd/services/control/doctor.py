@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordd.config import addresses
 from coordd.config.safety import LOST_WITHOUT_GOSSIP
@@ -47,8 +47,9 @@ KEY_OLD_DAYS = 365
 # More names than this in one sentence do not help.
 NAMES_MAX = 5
 
-# Less free space (MiB) than this on the disk of the state directory is too little.
+# Less free space (MiB), and room for fewer files, than this on the disk of the state directory is too little.
 DISK_FREE_MB = 200
+DISK_FREE_FILES = 1000
 
 
 async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str) -> list[Check]:
@@ -213,20 +214,28 @@ def tls_checks(*listed: str) -> list[Check]:
     return [check("TLS", OK, "used, certificates are verified")]
 
 
-def free_mb(path: str) -> int:
-    """How much free space (MiB) the disk of this directory has. Blocking. Raises OSError."""
+class Room(NamedTuple):
+    """Free space (MiB) of a disk, and how many more files it has room for; None: any number."""
+
+    mb: int
+    files: int | None
+
+
+def room(path: str) -> Room:
+    """The room on the disk of this directory. Blocking. Raises OSError."""
     stat = os.statvfs(path)
-    return stat.f_bavail * stat.f_frsize // 2**20
+    return Room(stat.f_bavail * stat.f_frsize // 2**20, stat.f_favail if stat.f_files else None)
 
 
 def room_checks(path: str) -> list[Check]:
     """Whether the state directory is there, and its disk has room. Blocking. Raises OSError."""
     there = OK if os.path.isdir(path) else FAIL
-    free = free_mb(path)
-    enough = OK if free > DISK_FREE_MB else FAIL
+    free_mb, files = room(path)
+    enough = OK if free_mb > DISK_FREE_MB and (files is None or files > DISK_FREE_FILES) else FAIL
+    text = f"{free_mb} MiB free" + (f", {files} inodes" if files is not None else "")
     return [
         check("state directory", there, path, f"create the directory {path}"),
-        check("disk", enough, f"{free} MiB free", "free some space: journal and ledger need it"),
+        check("disk", enough, text, "free some space: journal and ledger need it"),
     ]
 
 

@@ -105,7 +105,7 @@ class Methods(CheckMethods):
         self._lookups = Lookups()
         self._watches, self._shares = {}, RunShares()
         self._started_at = started_at
-        self._free_mb: int | None = None  # None: not known
+        self._room: checkup.Room | None = None  # None: not known
         self._disk_asked = False
         self._reload = reload
         self._argv = argv
@@ -146,7 +146,11 @@ class Methods(CheckMethods):
         return self.status_now()
 
     def _disk_and_uptime(self) -> dict[str, Any]:
-        disk = {"free_mb": self._free_mb, "least_mb": checkup.DISK_FREE_MB}
+        free_mb, files = self._room or (None, None)
+        disk = {
+            "free_mb": free_mb, "least_mb": checkup.DISK_FREE_MB,
+            "free_files": files, "least_files": checkup.DISK_FREE_FILES,
+        }  # fmt: skip
         return {"disk": disk, "uptime_s": round(boottime() - self._started_at, 3)}
 
     async def _look_at_disk(self) -> None:
@@ -154,9 +158,9 @@ class Methods(CheckMethods):
 
         def look() -> None:
             try:
-                self._free_mb = checkup.free_mb(os.path.dirname(self._log_dir))
+                self._room = checkup.room(os.path.dirname(self._log_dir))
             except OSError:
-                self._free_mb = None
+                self._room = None
             finally:
                 self._disk_asked = False
 

@@ -6,7 +6,9 @@ start, stays.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -23,6 +25,12 @@ PRUNE_AT_ONCE = 1000
 
 # By size, nothing younger than this (seconds) is removed.
 STAYS_S = 86400.0
+
+# By size, what was written within this time (seconds) goes together: only sums are held, however many files there are.
+TOGETHER_S = 600.0
+
+# The unit of st_blocks, on every file system.
+BLOCK_BYTES = 512
 
 
 class Journal(Protocol):
@@ -58,11 +66,11 @@ class Retention:
         try:
             directory = self._journal.directory
             self._journal.prune(_kept_s(_files(directory), history.journal_keep_s, history.journal_bytes, now), now)
-            logs = list(_files(self._log_dir))
-            keep_s = _kept_s(logs, history.logs_keep_s, history.logs_bytes, now)
-            for path, written_at, _ in logs:
+            keep_s = _kept_s(_files(self._log_dir), history.logs_keep_s, history.logs_bytes, now)
+            for path, written_at, _ in _files(self._log_dir):  # once more: nobody holds the names of a million logs
                 if written_at < now - keep_s:
-                    os.unlink(path)
+                    with contextlib.suppress(FileNotFoundError):  # removed by somebody else meanwhile
+                        os.unlink(path)
             ledger = self._open_ledger()
             try:
                 self._forget(ledger, history)
@@ -90,7 +98,10 @@ class Retention:
 
 
 def _files(directory: str) -> Iterator[tuple[str, float, int]]:
-    """(path, last written in Unix seconds, bytes) of each file below; others may remove some meanwhile."""
+    """(path, last written in Unix seconds, bytes) of each file below; others may remove some meanwhile.
+
+    The bytes are those that it takes of the disk, where these are more than it holds: many small logs fill one too.
+    """
     for parent, _, names in os.walk(directory):
         for name in names:
             path = os.path.join(parent, name)
@@ -98,17 +109,20 @@ def _files(directory: str) -> Iterator[tuple[str, float, int]]:
                 stat = os.stat(path, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            yield path, stat.st_mtime, stat.st_size
+            yield path, stat.st_mtime, max(stat.st_size, stat.st_blocks * BLOCK_BYTES)
 
 
 def _kept_s(files: Iterable[tuple[str, float, int]], keep_s: float, bytes_max: int, now: float) -> float:
     """How long files may be kept so that they have at most ``bytes_max`` (0: any) together."""
     if not bytes_max:
         return keep_s
+    sizes: Counter[int] = Counter()  # of what was written within TOGETHER_S, by its number since 1970
+    for _, written_at, size in files:
+        sizes[int(written_at // TOGETHER_S)] += size
     left = bytes_max
-    for _, written_at, size in sorted(files, key=lambda file: -file[1]):
-        left -= size
+    for number in sorted(sizes, reverse=True):
+        left -= sizes[number]
         if left < 0:
-            # It, and what is older: removed is what was written before that instant.
-            return min(keep_s, max(STAYS_S, now - written_at - 1e-3))
+            # These, and what is older: removed is what was written before the next ones.
+            return min(keep_s, max(STAYS_S, now - (number + 1) * TOGETHER_S))
     return keep_s

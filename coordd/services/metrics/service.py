@@ -194,8 +194,10 @@ class Metrics:
             for name, job in node.jobs.items()
             if not name.startswith(HOOK)
         }
-        if families.OTHER in counted.of_jobs:
-            found[families.OTHER] = (Gauges(), counted.of_jobs[families.OTHER])
+        found[families.OTHER] = (
+            Gauges(),
+            counted.job(families.OTHER),
+        )  # from the start: a first failure is an increase
         return found
 
     def _of_node(self) -> Node:
@@ -205,16 +207,18 @@ class Metrics:
             self._ops.setdefault(op, Buckets(families.LEDGER_S)).add(seconds)
         only = {
             families.ELECTIONS: self._elections,
-            **({families.BUS_UP: driver.bus.state == "connected"} if driver.bus.state != "off" else {}),
             families.LEDGER_UP: ledger.state == CONNECTED,
             families.OUTBOX: driver.outbox.waiting if driver.outbox is not None else 0,
             families.NODE_READY: not node_problem(driver, ledger),
             families.CLUSTER_READY: not self._readiness.problem,
             families.UNKNOWN_RUNS: len(self._troubles.found.unknown),
+            families.DEAD_LETTERS: len(self._troubles.found.dead),
         }
         values: dict[families.Family, Mapping[str, float]] = {
             family: {"": float(value)} for family, value in only.items()
         }
+        state = driver.bus.state
+        values[families.BUS_UP] = {"": float(state == "connected")} if state != "off" else {}
         values[families.MEMBERS] = driver.node.member_counts()
         jobs = of_jobs(driver.node.jobs, driver.node.drains.holds).values()
         values[families.BREAKER_OPEN] = {

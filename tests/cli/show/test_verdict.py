@@ -24,7 +24,7 @@ FINE: dict[str, Any] = {
     "runs": {"active": 1, "unknown": [], "stuck": [], "late": [], "dead": ["old#1"]},
     "late_jobs": [],
     "jobs": {"enabled": 2, "held": [], "disabled": []},
-    "disk": {"free_mb": 5000, "least_mb": 200},
+    "disk": {"free_mb": 5000, "least_mb": 200, "free_files": 9000, "least_files": 1000},
     "suspended": {"all": None, "jobs": []},
     "drained": None,
     "alarms": [],
@@ -82,6 +82,8 @@ def test_a_node_that_is_fine(ctl: Callable[..., Result], daemon: FakeDaemon) -> 
         ),
         ({"ledger": {"not_used": "another one"}}, 2, "it starts nothing: another one"),
         ({"disk": {"free_mb": 0}}, 2, "the disk of its state directory has 0 MiB free"),
+        ({"disk": {"free_files": 1000}}, 2, "the disk of its state directory has room for 1000 more files only"),
+        ({"disk": {"free_files": None, "least_mb": 6000}}, 2, "the disk of its state directory has 5000 MiB free"),
         ({"jobs": {"enabled": 0}}, 1, "no job is loaded"),
         ({"jobs": {"disabled": ["etl"]}}, 1, "disabled jobs: etl"),
         ({"state": "mingling"}, 2, "the node is mingling"),
@@ -108,10 +110,12 @@ def test_a_node_in_trouble(
 def test_a_node_whose_jobs_are_all_held_or_whose_disk_is_not_known_is_fine(
     ctl: Callable[..., Result], daemon: FakeDaemon
 ) -> None:
-    status = changed(jobs={"enabled": 0, "held": ["etl"]}, disk={"free_mb": None})
+    status = changed(jobs={"enabled": 0, "held": ["etl"]}, disk={"free_mb": None, "free_files": None})
 
     assert checked(ctl, daemon, status).exit_code == 0
     assert checked(ctl, daemon, {key: value for key, value in FINE.items() if key != "disk"}).exit_code == 0
+    older = {**FINE, "disk": {"free_mb": 5000, "least_mb": 200}}
+    assert checked(ctl, daemon, older).exit_code == 0
 
 
 def test_a_weaker_ledger_is_a_warning(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import msgpack
 import pytest
 from click.testing import CliRunner, Result
 
+from coordd.adapters import onhost
 from coordd.adapters.disk.files import write_atomic
 from coordd.cli.coordctl import program
 from coordd.cli.wire.reading import Raw, Reader
 from coordd.cli.wire.taps import capture_line, captured
+from coordd.config import ownership
 from coordd.config.keyring import render
 from coordd.core.wire import codec
 from coordd.core.wire.envelope import ACCEPT, REFUSALS, RETIRED, SIGN, Envelopes, Key, Keyring
@@ -223,6 +226,31 @@ def test_a_bus_that_is_away_and_a_keyring_that_is_missing_are_named(capture: Pat
     done = wire(capture, str(capture))
     assert done.exit_code == 78
     assert "there is no such keyring" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a file to others")
+def test_root_reads_the_files_of_the_service(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package leaves the keyring and the passwords root:coordd 0640, and gives the service its directories."""
+    uid = gid = 54321
+    account = pwd.struct_passwd(("coordd", "x", uid, gid, "", "/", "/bin/false"))
+    monkeypatch.setattr(onhost, "service_user", lambda: account)
+    monkeypatch.setattr(ownership, "_also", set())
+    state, password = capture.parent / "state", capture.parent / "mq.password"
+    state.mkdir(mode=0o700)
+    os.chown(state, uid, gid)
+    password.write_text("hidden")
+    for path in (password, capture.parent / "keys.toml"):
+        os.chown(path, 0, gid)
+        path.chmod(0o640)
+    with open(capture.parent / "coordd.toml", "a", encoding="utf-8") as file:
+        file.write(f'bus_password_file = "{password}"\n[node]\nstate_dir = "{state}"\n')
+
+    done = wire(capture, str(capture))
+    assert done.exit_code == 1, done.stderr
+    assert done.stderr.startswith("3 messages: 2 verified")
+    heard = wire(capture, "--for", "0.1")
+    assert heard.exit_code == 69
+    assert "127.0.0.1:1" in heard.stderr
 
 
 def test_an_instant_that_no_number_holds_is_named_with_its_line() -> None:

@@ -477,3 +477,22 @@ def test_the_doctor_names_each_bad_row_and_what_ends_it() -> None:
     assert "no run of the job j starts" in of_job["text"]
     assert "coordctl job suspend j " in of_job["advice"]
     assert "coordctl run revoke j#1" in of_run["advice"]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "files", "free", "states"),
+    [
+        (10**6, 10**6, 10**5, ["ok", "ok"]),
+        (10**6, 10**6, 1000, ["ok", "fail"]),  # inodes are used up before the room is
+        (10**6, 0, 0, ["ok", "ok"]),  # a file system that has no such number (btrfs)
+        (100, 10**6, 10**5, ["ok", "fail"]),
+    ],
+)
+def test_a_disk_without_room_or_without_inodes_is_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, blocks: int, files: int, free: int, states: list[str]
+) -> None:
+    about = os.statvfs_result((4096, 4096, 10**7, blocks, blocks, files, free, free, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: about)
+    said = doctor.room_checks(str(tmp_path))
+    assert [one["state"] for one in said] == states
+    assert ("inodes" in said[1]["text"]) is bool(files)

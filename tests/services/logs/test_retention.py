@@ -114,6 +114,20 @@ def test_of_too_many_logs_the_newest_stay(room: Room, sizes: str, left: list[str
     assert sorted(path.name for path in (room.logs / "sales").iterdir()) == left
 
 
+def test_many_small_logs_count_as_what_the_disk_has_of_them(room: Room) -> None:
+    """A log of one byte takes a block: a bound of bytes alone would fill the disk with them."""
+    room.history = structs.replace(DEFAULT, logs_size="100K")
+    for number in range(100):
+        path = room.put(f"logs/sales/{number}", 0, 0)
+        path.write_bytes(b"x")
+        os.utime(path, (NOW - (number + 48) * 3600.0,) * 2)
+    room.retention.clean()
+    left = sorted([int(path.name) for path in (room.logs / "sales").iterdir()])
+    assert left == list(range(len(left))), "the newest stay"
+    blocks = sum(path.stat().st_blocks * 512 for path in (room.logs / "sales").iterdir())
+    assert 0 < blocks <= 100 * 1024
+
+
 def test_logs_and_segments_of_the_last_day_stay_however_large_they_are(room: Room) -> None:
     room.history = structs.replace(DEFAULT, logs_size="1K", journal_size="1K")
     log = room.put("logs/sales/1", 2**30, DAY_S - 60.0)

@@ -39,7 +39,7 @@ main()
 
 def machines(cluster: Dev, here: Path, *, failing: str = "") -> None:
     """A directory of commands for each node, and the inventory that puts it into the PATH."""
-    hosts = []
+    lines = []
     for node in ("n1", "n2"):
         (here / node).mkdir()
         ctl = CTL.format(python=sys.executable, root=ROOT, socket=f"{cluster.place}/{node}/coordd.sock")
@@ -50,8 +50,13 @@ def machines(cluster: Dev, here: Path, *, failing: str = "") -> None:
         for name, text in scripts.items():
             (here / node / name).write_text(text)
             (here / node / name).chmod(0o755)
-        hosts.append(f"{node} ansible_connection=local ansible_python_interpreter={sys.executable}")
-    (here / "inventory").write_text("\n".join(hosts) + "\n")
+        lines.append(f"{node} ansible_connection=local ansible_python_interpreter={sys.executable}")
+    hosts(here, lines)
+
+
+def hosts(here: Path, lines: list[str]) -> None:
+    """The inventory, a package, and the playbook with the commands of each node before those of this machine."""
+    (here / "inventory").write_text("\n".join(lines) + "\n")
     (here / "package.deb").write_text("a package")
     play = PLAYBOOK.read_text()
     assert "  roles:\n" in play
@@ -84,6 +89,30 @@ def test_the_playbook_as_it_is_has_no_mistake_of_syntax(tmp_path: Path) -> None:
     done = play(tmp_path, "--syntax-check", playbook=PLAYBOOK)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_secrets_that_are_brought_are_given_to_the_daemons_group_before_it_is_checked(tmp_path: Path) -> None:
+    """The copy belongs to root alone; the package's tmpfiles.d gives *.password and keys.toml to the group."""
+    config, target = tmp_path / "config", tmp_path / "etc"
+    config.mkdir()
+    (config / "keys.toml").write_text("secret")
+    (config / "keys.toml").chmod(0o600)
+    commands = tmp_path / "edge-1"
+    commands.mkdir()
+    for name in ("apt-get", "systemctl", "coordd", "systemd-tmpfiles", "coordctl"):
+        note = f'echo "{name} $* $(cat {target}/keys.toml)" >> {tmp_path}/calls\n' if name != "coordctl" else ""
+        (commands / name).write_text(f'#!/bin/sh\n{note}echo \'{{"state": "ready", "drained": null}}\'\n')
+        (commands / name).chmod(0o755)
+    hosts(tmp_path, [f"edge-1 ansible_connection=local ansible_python_interpreter={sys.executable}"])
+    done = play(tmp_path, "-e", f"coordd_config={config}", "-e", f"coordd_config_to={target}/")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == [
+        "systemd-tmpfiles --create coordd.conf secret",
+        "coordd check-config --as-service secret",
+        "systemctl restart coordd secret",
+        "systemctl enable coordd secret",
+    ]
 
 
 def test_one_node_after_the_other_is_drained_upgraded_and_ready(place: Path, tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""The values that alerts of a whole cluster need: they are there from the start, and count what a person must see."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed
+
+from coordd.config.sections import MetricsConfig
+from coordd.services.metrics import service as module
+from coordd.services.metrics.families import OTHER, STATES
+from coordd.services.metrics.service import Metrics
+from coordd.services.views.troubles import Found, Trouble
+
+parser: Any = parsed  # it is not typed
+
+
+def metrics(found: Found, monkeypatch: pytest.MonkeyPatch) -> Metrics:
+    """Those of a node without jobs, which has just started."""
+    monkeypatch.setattr(module, "node_problem", lambda _driver, _ledger: "")
+    node = SimpleNamespace(
+        settings=SimpleNamespace(cluster="c"), full_hostname="a.1", jobs={}, elections=SimpleNamespace(),
+        planner=SimpleNamespace(next_at={}), member_counts=dict, drains=SimpleNamespace(holds={}),
+    )  # fmt: skip
+    driver = SimpleNamespace(node=node, listeners=[], bus=SimpleNamespace(state="off"), outbox=None, breakers=())
+    ledger = SimpleNamespace(state="connected")
+    others = (SimpleNamespace(found=found), SimpleNamespace(problem=""), None)
+    return Metrics(MetricsConfig(), cast("Any", driver), cast("Any", ledger), *cast("Any", others))
+
+
+def values(of: Metrics) -> dict[tuple[str, ...], float]:
+    text = trio.run(of.text).decode()
+    return {
+        (sample.name, *[value for label, value in sorted(sample.labels.items()) if label != "cluster"]): sample.value
+        for family in parser(text)
+        for sample in family.samples
+    }
+
+
+def test_runs_that_were_given_up_are_counted_until_a_person_has_seen_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = tuple([Trouble(f"etl#{n}", "etl", "lost") for n in range(3)])
+    assert values(metrics(Found(dead=letters), monkeypatch))["coordd_dead_letters",] == 3
+    assert values(metrics(Found(), monkeypatch))["coordd_dead_letters",] == 0
+
+
+def test_without_gossip_there_is_no_bus_and_all_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = values(metrics(Found(), monkeypatch))
+    assert ("coordd_bus_up",) not in found
+    assert found["coordd_ledger_up",] == 1
+
+
+def test_the_first_failure_of_a_hook_is_an_increase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A series that begins with 1 has not increased, so no alert would see it."""
+    of = metrics(Found(), monkeypatch)
+    assert {state: values(of).get(("coordd_runs_total", OTHER, state)) for state in STATES} == dict.fromkeys(STATES, 0)
