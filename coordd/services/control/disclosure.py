@@ -270,7 +270,9 @@ METHODS: dict[str, Shape] = {
     "job.list": [_JOB],
     "job.show": _JOB_SHOWN,
     "job.next": [dict.fromkeys(("job", "fire_time", "run", "due", "local", "clocks_s"), SHOW)],
-    "job.fires": [{**dict.fromkeys(("fire_time", "due", "decision", "run", "state"), SHOW), "reason": REASON}],
+    "job.fires": [
+        {**dict.fromkeys(("fire_time", "due", "decision", "run", "state", "earlier"), SHOW), "reason": REASON}
+    ],
     "job.activate": RIGHT,
     "config.publish": RIGHT,
     "config.list": [
