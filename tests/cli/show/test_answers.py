@@ -157,3 +157,32 @@ def test_fire_times_that_are_more_than_one_answer_holds_are_asked_for_again(
     assert [one for one in told if "earlier" in one] == []
     assert len(daemon.asked) == asked
     assert len(ctl("job", "fires", "j", *words).stdout.splitlines()) == 1 + len(told)
+
+
+class Runs:
+    """A daemon's answers about runs, the newest first."""
+
+    def __init__(self, *states: str) -> None:
+        self.rows = [{**RUN, "id": f"j#{number}", "state": state} for number, state in enumerate(states)]
+
+    def __call__(self, params: dict[str, Any]) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["state"] in (params.get("state") or row["state"])][: params["limit"]]
+
+
+@pytest.mark.parametrize(
+    ("states", "title", "shown"),
+    [
+        (["success"] * 300 + ["started"], "active runs", [300, 0, 1, 2, 3, 4]),  # it said: no active runs
+        (["success"] * 3, "no active runs; the latest ended runs", [0, 1, 2]),
+        (["pending"] * 99 + ["started"], "active runs", [99, *range(99)]),
+        (["pending"] * 100 + ["retry"], "active runs (101 of at least 101)", [100, *range(100)]),
+        (["bad", "unknown"], "active runs", [1, 0]),
+    ],
+)
+def test_watch_shows_what_runs_however_long_it_has_run(
+    ctl: Callable[..., Result], daemon: FakeDaemon, states: list[str], title: str, shown: list[int]
+) -> None:
+    daemon.answers |= {"node.list": [], "run.list": Runs(*states), "events.subscribe": Stream()}
+    lines = [line.strip() for line in ctl("watch").stdout.splitlines()]
+    assert title in lines
+    assert [line.split()[0] for line in lines if line.startswith("j#")] == [f"j#{number}" for number in shown]
