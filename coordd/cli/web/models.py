@@ -129,9 +129,11 @@ def _before(fire: Mapping[str, Any]) -> str:
 async def runs(view: View) -> dict[str, Any]:
     """Runs, newest first, of a job, in a state, on a node."""
     chosen: dict[str, Any] = {key: view.query[key] for key in ("job", "state", "node") if view.query.get(key)}
-    found = await view.ask("run.list", limit=ROWS, **chosen)
+    found = await view.ask("run.list", limit=ROWS, searched=True, **chosen)
+    searched = found[-1] if found and "searched" in found[-1] else None
     shown = {"job": view.query.get("job", ""), "state": view.query.get("state", ""), "on": view.query.get("node", "")}
-    return {"runs": found, "states": STATES, "most": ROWS, **shown}
+    listed = found[:-1] if searched else found
+    return {"runs": listed, "searched": searched, "states": STATES, "most": ROWS, **shown}
 
 
 async def run(view: View, ident: str) -> dict[str, Any]:

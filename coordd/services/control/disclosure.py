@@ -304,7 +304,7 @@ METHODS: dict[str, Shape] = {
     "pool.list": [dict.fromkeys(("name", "size", "active", "waiting", "until", "by"), SHOW)],
     "pool.set": RIGHT,
     "pool.unset": RIGHT,
-    "run.list": [{**_RUN, "progress": SHOW}],
+    "run.list": [{**_RUN, **dict.fromkeys(("progress", "searched", "back_to"), SHOW)}],
     "run.show": _RUN_SHOWN,
     "deadletter.list": [_LETTER],
     "deadletter.show": {**_LETTER, "dead": SHOW, "shown": _RUN_SHOWN},

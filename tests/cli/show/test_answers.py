@@ -186,3 +186,38 @@ def test_watch_shows_what_runs_however_long_it_has_run(
     lines = [line.strip() for line in ctl("watch").stdout.splitlines()]
     assert title in lines
     assert [line.split()[0] for line in lines if line.startswith("j#")] == [f"j#{number}" for number in shown]
+
+
+@pytest.mark.parametrize(
+    ("words", "searched", "sentence"),
+    [
+        (
+            ["--node", "b"],
+            10_000,
+            "searched the newest 10,000 runs, back to 2026-11-23T00:00:00Z: --job and --state search further back\n",
+        ),
+        (
+            ["--since", "1d", "--job", "j"],
+            100,
+            "searched the newest 100 runs of j, back to 2026-11-23T00:00:00Z: --state searches further back; "
+            "operators search 10,000\n",
+        ),
+        (
+            ["--node", "b", "--job", "j", "--state", "lost"],
+            10_000,
+            "searched the newest 10,000 runs of j in state lost, back to 2026-11-23T00:00:00Z\n",
+        ),
+    ],
+)
+def test_a_list_that_did_not_look_at_all_runs_says_how_far_back_it_searched(
+    ctl: Callable[..., Result], daemon: FakeDaemon, words: list[str], searched: int, sentence: str
+) -> None:
+    """It said only that there are no such runs."""
+    cut = {"searched": searched, "back_to": iso(BEGIN)}
+    daemon.answers["run.list"] = [cut]
+    assert ctl("run", "list", *words).stderr == f"There are no such runs.\n{sentence}"
+    daemon.answers["run.list"] = [RUN, cut]
+    done = ctl("run", "list", *words, "-o", "json")
+    assert (json.loads(done.stdout), done.stderr) == ([RUN], sentence)
+    daemon.answers["run.list"] = [RUN]
+    assert ctl("run", "list", *words).stderr == ""

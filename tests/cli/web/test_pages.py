@@ -214,6 +214,16 @@ def test_the_page_of_a_job_says_where_its_grid_begins_only_if_it_is_cut(pages: P
     assert "Only the newest 500 fire times are here, since 2026-10-03: <code>coordctl job fires j --from 30d" in text
 
 
+def test_the_page_of_runs_says_how_far_back_it_searched(pages: Pages) -> None:
+    pages.enter()
+    assert "Searched" not in pages.get("/runs?node=b")[1]
+    pages.daemon.answers["run.list"] = [{"searched": 10_000, "back_to": "2026-10-03T02:00:00Z"}]
+    pages.source.forget()
+    _, text = pages.get("/runs?node=b&job=j")
+    assert "There is no such run." in text
+    assert "Searched: the newest 10000 runs of the job, back to 2026-10-03T02:00:00Z. A job or a state" in text
+
+
 def test_the_files_of_others_are_what_their_authors_published() -> None:
     vendor = Path(web.__file__).parent / "static" / "vendor"
     known = {
