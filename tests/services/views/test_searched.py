@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import trio
-from services.control.test_why_answers import row
 
 from coordd.services.control import disclosure, methods
 from coordd.services.control.callers import OPERATOR, VIEWER, Caller
 from coordd.services.control.methods import Methods
+from services.control.test_why_answers import row
 
 DUE = 1_795_392_000.0  # 2026-11-23
 ROWS = [row("success", run=f"sales#{number}", node="a.1", created_at=DUE - number) for number in range(30)]
