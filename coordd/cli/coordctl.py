@@ -135,7 +135,7 @@ def ping() -> None:
 def why(context: click.Context, subject: str, away: str | None) -> None:
     """Why a run did or did not run, what keeps a job from its next run, or why a file (/PATH) has no run.
 
-    Exit 1 if there is no such run or job.
+    Exit 1 if there is no such run or job; so for JOB@TIME at a time when the job was never due.
     """
     from coordd.cli.show.brief import wrapped
 

@@ -16,6 +16,11 @@ COMPLETION_S = 1.0
 # A backfill of more runs than this is asked for twice.
 ASKED_TWICE = 1000
 
+# How many fire times `job fires` shows without --from, and how far (seconds) before a fire time others may be: they are
+# told in milliseconds.
+FIRES_SHOWN = 50
+BEFORE_S = 0.001
+
 # How often (seconds) `node drain --wait` asks whether the runs have ended.
 POLL_S = 0.5
 
@@ -274,7 +279,22 @@ def job_fires(name: str, begin: float | None, end: float | None) -> None:
 
         tables.draw(tables.DECISIONS, spans(fires), f"{name} had no fire time then.")
 
-    asked().show(asked().call("job.fires", job=name, **{"from": begin, "to": end}), draw)
+    asked().show(_fires(name, begin, end), draw)
+
+
+def _fires(name: str, begin: float | None, end: float | None) -> list[dict[str, Any]]:
+    """All fire times of that time, or the last ones: an answer has only the newest of many, and says so."""
+    from coordd.cli.show.phrases import instant
+
+    found: list[dict[str, Any]] = []
+    while True:
+        part = asked().call("job.fires", job=name, **{"from": begin, "to": end})
+        earlier = part and part[0].pop("earlier", False)
+        found = part + found
+        first = instant(found[0]["fire_time"]) if earlier else None
+        if first is None or (begin is None and len(found) >= FIRES_SHOWN):
+            return found if begin is not None else found[-FIRES_SHOWN:]
+        end = first - BEFORE_S
 
 
 @job.command("activate")

@@ -13,6 +13,9 @@ from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, JSON, JSONL, TABLE, 
 from coordd.core.ledger.words import STATES, SUCCESS
 from coordd.core.visible import visible
 
+# Of how many runs operators search the newest ones; viewers fewer.
+LIST_MAX = 10_000
+
 # The effect of a cancellation, by the state of the run.
 CANCELLED = {
     "started": "{} is being cancelled",
@@ -58,7 +61,7 @@ def run() -> None:
     callback=_instant,
     help="Only runs that were requested, started or ended since then: 2h, or 2026-12-01T02:00 (UTC).",
 )
-@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many.")
+@click.option("--limit", "-n", type=click.IntRange(1, LIST_MAX), default=100, show_default=True, help="How many.")
 def run_list(job: str | None, state: str | None, node: str | None, since: float | None, limit: int) -> None:
     """The newest runs of the cluster."""
 
@@ -67,7 +70,23 @@ def run_list(job: str | None, state: str | None, node: str | None, since: float 
 
         tables.draw(tables.RUNS, runs, "There are no such runs.")
 
-    asked().show(asked().call("run.list", job=job, state=state, node=node, since=since, limit=limit), draw)
+    found = asked().call("run.list", job=job, state=state, node=node, since=since, limit=limit, searched=True)
+    searched = found.pop() if found and "searched" in found[-1] else None  # an older daemon does not tell it
+    asked().show(found, draw)
+    if searched:
+        say(_how_far(searched, job, state))
+
+
+def _how_far(searched: dict[str, Any], job: str | None, state: str | None) -> str:
+    """The sentence about older runs that were not looked at."""
+    of = (f" of {job}" if job else "") + (f" in state {state}" if state else "")
+    narrower = [f"--{name}" for name, value in (("job", job), ("state", state)) if not value]
+    further = (
+        [f"{' and '.join(narrower)} {'search' if len(narrower) > 1 else 'searches'} further back"] if narrower else []
+    )
+    further += [f"operators search {LIST_MAX:,}"] if searched["searched"] < LIST_MAX else []
+    told = f"searched the newest {searched['searched']:,} runs{of}, back to {searched['back_to']}"
+    return visible(told + (f": {'; '.join(further)}" if further else ""))
 
 
 @run.command("show")

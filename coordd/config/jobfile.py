@@ -179,7 +179,7 @@ class _Reading:
         breaker = self.breaker(said["breaker"]) if "breaker" in said else None
         checks, uses = read_of_job(said.get("check", []), name, config.checks, partial(self.wrong, "check"))
         sinks = read_job_sinks(said.get("sink", []), config, partial(self.wrong, "sink"))
-        self.relations(said, launch, config)
+        self.relations(said, launch, schedule, config)
         self.parents(name, said, config)
         found = triggers.read_triggers(said.get("trigger", []), said, name, self.wrong, config)
         self.limits(said, config)
@@ -246,6 +246,8 @@ class _Reading:
 
     def retry(self, table: Mapping[str, Any]) -> Retry:
         said = self.table(table, jobkeys.RETRY, "retry.")
+        for key, message in jobkeys.without_attempts(table, said):
+            self.wrong(f"retry.{key}", message, warning=True)
         never_on = said.get("never_on", ())
         default = Retry()
         return Retry(
@@ -275,6 +277,8 @@ class _Reading:
         longest = said.get("open_for_max", max(default.open_for_max_s, open_for))
         if longest < open_for:
             self.wrong("breaker.open_for_max", "expected a duration of at least open_for")
+        elif "open_for_max" in said and (useless := jobkeys.without_growth(table)):
+            self.wrong("breaker.open_for_max", useless, warning=True)
         return Breaker(
             groups=groups,
             patterns=patterns,
@@ -330,7 +334,9 @@ class _Reading:
         self.wrong("blackout", f"expected from and to, or cron and duration; found {', '.join(table) or 'nothing'}")
         return Blackout()
 
-    def relations(self, said: Mapping[str, Any], launch: SparkSubmit | Command | None, config: Config) -> None:
+    def relations(
+        self, said: Mapping[str, Any], launch: SparkSubmit | Command | None, schedule: Schedule | None, config: Config
+    ) -> None:
         """Checks between keys."""
         if "lease" in said:
             timing = timing_conflict(said["lease"], config.cluster, "lease")
@@ -348,13 +354,9 @@ class _Reading:
         for key in ("run_as", "limits"):
             if said.get(key) and config.node.units == "off":
                 self.wrong(key, f'{key} needs a systemd unit for each run, and [node] units is "off"')
-        if said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid":
-            self.wrong(
-                "misfire",
-                'misfire = "all" with overlap = "forbid": of several missed fire times one runs and the others are'
-                ' rejected; write overlap = "queue" to run them one after the other',
-                warning=True,
-            )
+        late = jobkeys.too_late_for_all(said, schedule)
+        if late or (said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid"):
+            self.wrong("misfire", late or jobkeys.ALL_FORBIDDEN, warning=True)
 
     def on_cluster(self, on_lost: str, launch: SparkSubmit, master: str, *, guarded: bool) -> None:
         """Checks of deploy mode cluster."""

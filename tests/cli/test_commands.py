@@ -338,7 +338,7 @@ def test_every_method_of_the_contract_is_asked_for(ctl: Callable[..., Result], d
         assert ctl(*args).exit_code == 0
     daemon.answers["run.list"] = []
     ctl("run", "list", "--job", "j", "--state", "lost", "-n", "5")
-    assert daemon.asked[-1] == ("run.list", {"job": "j", "state": "lost", "limit": 5})
+    assert daemon.asked[-1] == ("run.list", {"job": "j", "state": "lost", "limit": 5, "searched": True})
 
 
 def test_a_suspension_says_what_has_begun(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:

@@ -346,8 +346,10 @@ def test_why_and_run_show_have_a_timeline(node: Node) -> None:
 
 
 def test_why_fails_for_what_is_nowhere_and_a_revoke_names_a_run(node: Node) -> None:
-    for word in ("hello#nosuch", "nosuchjob", "nosuchjob#1", "nosuchjob@2030-01-01T02:00:00Z"):
+    never = "dark@2030-01-01T02:30:00Z"
+    for word in ("hello#nosuch", "nosuchjob", "nosuchjob#1", "nosuchjob@2030-01-01T02:00:00Z", never):
         assert node.json("why", word, code=1)["found"] is False
+    assert "it was never due" in node.ctl("why", never, code=1).stdout
     for word in ("hello", "wide", "dark", "dark@2030-01-01T02:00:00Z"):
         assert node.json("why", word)["found"] is True
     for ident in ("dark@yesterday", "dark@2030-13-01T00:00:00Z", "dark@2030-01-01", "dark#", "dark#a b"):

@@ -21,13 +21,17 @@ from coordd.cli.client import Client
 from coordd.cli.show import tables
 from coordd.cli.show.brief import event_text
 from coordd.cli.show.phrases import safe, some
-from coordd.core.ledger.words import TERMINAL
+from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, TERMINAL, UNKNOWN
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
-# What each refresh asks for, and how much of it is kept for the screen.
-RUNS_LOOKED_AT = 200
+# What each refresh asks for, and how much of it is kept for the screen. Of runs, so many in each state: viewers are
+# told no more.
+RUNS_LOOKED_AT = 100
 EVENTS_KEPT = 200
 ENDED_SHOWN = 5
+
+# The states of active runs: those that run are shown first.
+ACTIVE = (STARTED, RECEIVED, UNKNOWN, RETRY, PENDING)
 
 # The daemon sends all past events in one burst; after this silence (seconds) the burst is over.
 QUIET_S = 0.3
@@ -44,7 +48,9 @@ class Screen:
         self.listener = Client(client.path)
         self.status: dict[str, Any] = {}
         self.nodes: list[dict[str, Any]] = []
-        self.runs: list[dict[str, Any]] = []
+        self.active: list[dict[str, Any]] = []
+        self.ended: list[dict[str, Any]] = []
+        self.more = False  # there may be more active runs
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
         self.trouble = ""
         self._messages: Iterator[dict[str, Any]] | None = None
@@ -54,12 +60,27 @@ class Screen:
         try:
             self.status = self.client.call("status")
             self.nodes = self.client.call("node.list")
-            self.runs = self.client.call("run.list", {"limit": RUNS_LOOKED_AT, "progress": True})
+            self._look_at_runs()
             if self._messages is None:
                 self._messages = self.listener.stream("events.subscribe", {"backlog": EVENTS_KEPT})
             self.trouble = ""
         except (UnavailableError, RefusedError) as exc:
             self.trouble = str(exc)
+
+    def _look_at_runs(self) -> None:
+        """A run that has run for long is not among the newest runs: so each state is asked for."""
+        found: dict[str, dict[str, Any]] = {}
+        more = False
+        for state in ACTIVE:
+            about: dict[str, Any] = {"state": state, "limit": RUNS_LOOKED_AT}
+            runs = self.client.call("run.list", about | ({"progress": True} if state == STARTED else {}))
+            more |= len(runs) >= RUNS_LOOKED_AT
+            found |= {run["id"]: run for run in runs if run["id"] not in found}
+        newest = self.client.call("run.list", {"limit": RUNS_LOOKED_AT})
+        # Also invalid rows, which are in no state, and what has changed its state meanwhile.
+        found |= {run["id"]: run for run in newest if run["state"] not in TERMINAL and run["id"] not in found}
+        ended = [run for run in newest if run["state"] in TERMINAL and run["id"] not in found]
+        self.active, self.ended, self.more = list(found.values()), ended[:ENDED_SHOWN], more
 
     def hear(self, quiet_s: float = 0.0) -> None:
         """Take the events that have arrived, until none arrives for ``quiet_s``."""
@@ -83,15 +104,16 @@ class Screen:
     def draw(self, height: int | None) -> RenderableType:
         """The whole screen, cut to the height of the terminal."""
         now = time.time()
-        active = [run for run in self.runs if run["state"] not in TERMINAL]
-        ended = [run for run in self.runs if run["state"] in TERMINAL][:ENDED_SHOWN]
+        active, ended = self.active, self.ended
         parts: list[RenderableType] = [self._head()]
         if self.trouble:
             parts.append(Text(safe(self.trouble), style="bold red"))
         room = 1000 if height is None else max(6, height - 16 - len(ended))
         nodes, runs = self.nodes[: room // 3 or 1], active[: room // 3 or 1]
         parts.append(tables.table(tables.NODES[:5], nodes, now=now, title=_title("nodes", nodes, self.nodes)))
-        shown = _title("active runs", runs, active) if active else "no active runs; the latest ended runs"
+        shown = (
+            _title("active runs", runs, active, more=self.more) if active else "no active runs; the latest ended runs"
+        )
         parts.append(tables.table(tables.WATCHED, [*runs, *ended], now=now, title=shown))
         lines = max(3, room - len(nodes) - len(runs))
         recent = list(self.events)[-lines:]
@@ -115,8 +137,10 @@ class Screen:
         )
 
 
-def _title(name: str, shown: list[Any], of: list[Any]) -> str:
-    return name if len(shown) == len(of) else f"{name} ({len(shown)} of {len(of)})"
+def _title(name: str, shown: list[Any], of: list[Any], *, more: bool = False) -> str:
+    if len(shown) == len(of) and not more:
+        return name
+    return f"{name} ({len(shown)} of {'at least ' if more else ''}{len(of)})"
 
 
 def once(client: Client) -> None:

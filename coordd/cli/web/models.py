@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from coordd.cli.show.phrases import instant
 from coordd.cli.web import drawing
 from coordd.cli.web.source import Source
-from coordd.core.jobs.job import job_of
+from coordd.core.jobs.job import iso, job_of
 from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, STATES, TERMINAL, UNKNOWN
 from coordd.errors import RefusedError
 
@@ -23,6 +23,9 @@ LOG_BYTES = 48 * 1024
 
 # The story of a run that ended this long (seconds) ago hardly changes: it is asked for this seldom (seconds).
 SETTLED_S, SETTLED_FRESH_S = 60.0, 60.0
+
+# Fire times of one day that its page shows.
+DAY_MOST = 2000
 
 # The most runs that the daemon tells of at a time, for pages that join them with something else.
 RUNS_JOINED = 1000
@@ -77,7 +80,7 @@ async def job(view: View, name: str) -> dict[str, Any]:
     """One job: its state, 30 days of fire times, how long its runs took, and why it does what it does."""
     shown = await view.ask("job.show", job=name)
     runs = await view.ask("run.list", job=name, limit=RUNS_JOINED)
-    fires = []
+    fires: list[dict[str, Any]] = []
     if shown.get("schedule"):
         begin = datetime.fromtimestamp(view.now, UTC).date() - timedelta(days=drawing.DAYS)
         since: dict[str, Any] = {"from": f"{begin.isoformat()}T00:00Z"}
@@ -87,6 +90,8 @@ async def job(view: View, name: str) -> dict[str, Any]:
         "why": await view.ask("why", fresh_s=15.0, id=name),
         "next": await view.ask("job.next", job=name, count=5) if shown.get("schedule") else [],
         "runs": runs[:FEW],
+        "earlier": bool(fires and fires[0].get("earlier")),
+        "fires": len(fires),
         "grid": drawing.grid(fires, {run["id"]: run["state"] for run in runs}, view.now),
         "bars": drawing.bars(runs),
     }
@@ -99,23 +104,36 @@ async def day(view: View, name: str, on: str) -> dict[str, Any]:
         before, end = begin - timedelta(days=1), begin + timedelta(days=1)
     except (ValueError, OverflowError) as exc:
         raise RefusedError(f"{on[:20]!r} is not a date", kind="unknown_day", hint="for example 2026-11-21") from exc
-    between: dict[str, Any] = {"from": f"{begin}T00:00Z", "to": f"{end}T00:00Z"}
-    fires = await view.ask("job.fires", job=name, **between)
+    fires: list[dict[str, Any]] = []
+    upto, earlier = f"{end}T00:00Z", True
+    while earlier and len(fires) < DAY_MOST:
+        between: dict[str, Any] = {"from": f"{begin}T00:00Z", "to": upto}
+        part = await view.ask("job.fires", job=name, **between)
+        earlier = bool(part and part[0].get("earlier"))
+        fires, upto = part + fires, _before(part[0]) if part else upto
     return {
         "name": name,
         "day": begin.isoformat(),
         "before": before.isoformat(),
         "after": end.isoformat(),
         "fires": [fire for fire in fires if str(fire["fire_time"]).startswith(begin.isoformat())],
+        "earlier": earlier,
     }
+
+
+def _before(fire: Mapping[str, Any]) -> str:
+    """The instant before a fire time; these are told in milliseconds."""
+    return iso((instant(fire["fire_time"]) or 0.0) - 0.001)
 
 
 async def runs(view: View) -> dict[str, Any]:
     """Runs, newest first, of a job, in a state, on a node."""
     chosen: dict[str, Any] = {key: view.query[key] for key in ("job", "state", "node") if view.query.get(key)}
-    found = await view.ask("run.list", limit=ROWS, **chosen)
+    found = await view.ask("run.list", limit=ROWS, searched=True, **chosen)
+    searched = found[-1] if found and "searched" in found[-1] else None
     shown = {"job": view.query.get("job", ""), "state": view.query.get("state", ""), "on": view.query.get("node", "")}
-    return {"runs": found, "states": STATES, "most": ROWS, **shown}
+    listed = found[:-1] if searched else found
+    return {"runs": listed, "searched": searched, "states": STATES, "most": ROWS, **shown}
 
 
 async def run(view: View, ident: str) -> dict[str, Any]:

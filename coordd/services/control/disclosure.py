@@ -270,7 +270,9 @@ METHODS: dict[str, Shape] = {
     "job.list": [_JOB],
     "job.show": _JOB_SHOWN,
     "job.next": [dict.fromkeys(("job", "fire_time", "run", "due", "local", "clocks_s"), SHOW)],
-    "job.fires": [{**dict.fromkeys(("fire_time", "due", "decision", "run", "state"), SHOW), "reason": REASON}],
+    "job.fires": [
+        {**dict.fromkeys(("fire_time", "due", "decision", "run", "state", "earlier"), SHOW), "reason": REASON}
+    ],
     "job.activate": RIGHT,
     "config.publish": RIGHT,
     "config.list": [
@@ -302,7 +304,7 @@ METHODS: dict[str, Shape] = {
     "pool.list": [dict.fromkeys(("name", "size", "active", "waiting", "until", "by"), SHOW)],
     "pool.set": RIGHT,
     "pool.unset": RIGHT,
-    "run.list": [{**_RUN, "progress": SHOW}],
+    "run.list": [{**_RUN, **dict.fromkeys(("progress", "searched", "back_to"), SHOW)}],
     "run.show": _RUN_SHOWN,
     "deadletter.list": [_LETTER],
     "deadletter.show": {**_LETTER, "dead": SHOW, "shown": _RUN_SHOWN},

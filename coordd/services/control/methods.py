@@ -258,23 +258,25 @@ class Methods(CheckMethods):
     async def run_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         job, state = take(params, "job", str, ""), take(params, "state", str, "")
         looks = caller.role <= VIEWER
-        limit = min(max(1, take(params, "limit", int, 100)), VIEWER_LIST_MAX if looks else LIST_MAX)
+        at_most = VIEWER_LIST_MAX if looks else LIST_MAX
+        wanted = min(max(1, take(params, "limit", int, 100)), LIST_MAX)
         if state and state not in STATES:
             raise RpcError(INVALID_PARAMS, f"no state {state!r}", kind="invalid_params", hint=", ".join(STATES))
         node, since = take(params, "node", str, ""), float(take(params, "since", float, 0.0))
         filtered = bool(node or since)
-        most = (VIEWER_LIST_MAX if looks else LIST_MAX) if filtered else limit  # only the newest of them are searched
+        most = at_most if filtered else min(wanted, at_most)  # only the newest of them are searched
 
-        def read(ledger: Ledger) -> list[dict[str, Any]]:  # the thread also formats the rows
-            rows: Iterable[Row] = ledger.runs(job=job, state=state, limit=most)
-            if filtered:
-                rows = (row for row in rows if objects.is_of(row, node, since))
-            return [objects.run_view(row, redacted=looks) for row in islice(rows, limit)]
+        def read(ledger: Ledger) -> tuple[list[dict[str, Any]], dict[str, Any]]:  # the thread also formats the rows
+            rows: list[Row] = ledger.runs(job=job, state=state, limit=most)
+            found = (row for row in rows if objects.is_of(row, node, since)) if filtered else rows
+            listed = [objects.run_view(row, redacted=looks) for row in islice(found, min(wanted, at_most))]
+            cut = len(rows) >= most and len(listed) < wanted
+            return listed, objects.searched_view(rows) if cut else {}
 
-        listed = await self._ledger.query(read)
+        listed, searched = await self._ledger.query(read)
         if self.progress is not None and take(params, "progress", bool, False):
             await self.progress.add_to(listed)
-        return listed
+        return [*listed, searched] if searched and take(params, "searched", bool, False) else listed
 
     async def run_trigger(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from coordd.core.groups.expand import group_of
 from coordd.core.jobs.job import Job, job_of, unpinned
 from coordd.core.jobs.schedule import is_blacked_out, next_fire
 from coordd.core.ledger.requests import ListOpen, nominal_time
@@ -75,28 +76,40 @@ class Explanations(FireMethods):
             steps, unheard = await self._with_journals(subject, steps, heard)
         else:
             steps = steps or heard
-        found = bool(steps) or await self._is_known(subject, of_job=of_job)
+        found = bool(steps) or await self._is_known(subject, caller, of_job=of_job)
         told = {"id": subject, "why": said, "sentence": said, "timeline": timeline.shown(steps), "unheard": unheard}
         told["found"] = found
         away = take(params, "without", str, "")
         return told | {"what_if": await self._without(subject, away)} if away else told
 
-    async def _is_known(self, subject: str, *, of_job: bool) -> bool:
+    async def _is_known(self, subject: str, caller: Caller, *, of_job: bool) -> bool:
         """True if there is such a run or job, or may be while the ledger does not answer; also for a fire time of a
         known job, of which ``why`` can tell why there is no run.
         """
         node, job = self._driver.node, job_of(subject)
-        named = job in node.jobs or job in self._job_problems()
-        if named and (of_job or nominal_time(subject) is not None or groups.expanded(subject, node.jobs.get(job))):
-            return True
-        if not of_job and (subject in node.pursuits.pursuits or subject in node.triggers.requests):
+        if of_job and (job in node.jobs or job in self._job_problems()):
             return True
         try:
             if of_job:
                 return bool(await self._ledger.query(lambda ledger: ledger.runs(job=job, limit=1)))
-            return await self._ledger.query(lambda ledger: ledger.run(subject)) is not None
+            if any(subject in (run, group_of(run)) for run in (*node.pursuits.pursuits, *node.triggers.requests)):
+                return True
+            if await self._ledger.query(lambda ledger: ledger.run(subject)) is not None:
+                return True
+            return await self._absent_group(subject) is not None or await self._was_to_be(subject, caller)
         except UnavailableError:
             return True
+
+    async def _was_to_be(self, run: str, caller: Caller) -> bool:
+        """True for a run without a row that is, or was, a fire time of its job, as far as this node knows."""
+        if nominal_time(run) is None:
+            return False
+        if job_of(run) not in self._driver.node.jobs:
+            return job_of(run) in self._job_problems()  # nobody can read its schedule
+        absent = self._absent(run)
+        if absent.awaits or absent.is_fire_time or absent.blacked_out:
+            return True
+        return await self._decision(run, caller) is not None  # by an earlier definition
 
     def _heard(self, run: str) -> list[Step]:
         """How it ended, as far as this node has heard: the ledger may be away."""

@@ -29,6 +29,11 @@ FIRES_SHOWN = 50
 # How many rows of a group's members one answer reads; of large groups it tells fewer fire times.
 MEMBERS_READ_MAX = 20_000
 
+# The newest rows of many are looked for in the last seconds, then in a span that is longer by this factor, ….
+SPAN_S = 60.0
+SPAN_GROWS = 4.0
+SPAN_LEAST_S = 0.001
+
 # How many revoked runs of a job are looked at.
 REVOKED_MAX = 1000
 
@@ -39,18 +44,21 @@ class FireMethods(CoreMethods):
     _lookups: Lookups  # made by the class that has all methods
 
     async def fires_of(self, job: Job, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
-        """The answer of `job.fires`."""
+        """The answer of `job.fires`. If there are earlier ones than its first, that one says so."""
         begin, end = _instant(params, "from", -math.inf), _instant(params, "to", math.inf)
         if begin > end:
             raise RefusedError("from is later than to", kind="invalid_params", hint="exchange the two instants")
         most = FIRES_SHOWN if begin == -math.inf else FIRES_MAX
-        found = await self._fires(job, begin, end, most, looks=caller.role <= VIEWER)
-        return [fire.view() for fire in found]
+        found, earlier = await self._fires(job, begin, end, most, looks=caller.role <= VIEWER)
+        told = [fire.view() for fire in found]
+        if earlier:
+            told[0]["earlier"] = True
+        return told
 
     async def fire_counts(self, job: Job, *, looks: bool) -> dict[str, Any] | None:
         """How many of the newest fire times have which decision; None while the ledger does not answer."""
         try:
-            found = await self._fires(job, -math.inf, math.inf, FIRES_MAX, looks=looks)
+            found, _ = await self._fires(job, -math.inf, math.inf, FIRES_MAX, looks=looks)
         except UnavailableError:
             return None
         return {"from": objects.instant(found[0].fire_at) if found else None, **fires.counted(found)}
@@ -60,17 +68,19 @@ class FireMethods(CoreMethods):
         job, at = self._driver.node.jobs.get(job_of(run)), nominal_time(run)
         if job is None or at is None:
             return None
-        found = await self._fires(job, at, at, 1, looks=looks)
+        found, _ = await self._fires(job, at, at, 1, looks=looks)
         return found[0] if found else None
 
     async def fires_due(self, job: Job, after: float, upto: float) -> list[Fire]:
         """What became of the fire times that are due after ``after``, up to ``upto``. Raises UnavailableError."""
         begin, end = after - job.offset_s, upto - job.offset_s
-        found = await self._fires(job, begin, end, FIRES_MAX, looks=False)
+        found, _ = await self._fires(job, begin, end, FIRES_MAX, looks=False)
         return [fire for fire in found if after < fire.due <= upto]
 
-    async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> list[Fire]:
-        """The newest fire times between two nominal instants (Unix seconds). Raises UnavailableError."""
+    async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> tuple[list[Fire], bool]:
+        """The newest fire times between two nominal instants (Unix seconds), and whether there are earlier ones
+        between them. Raises UnavailableError.
+        """
         node, now = self._driver.node, self._driver.now()
         members = job.expand.count if job.expand else 1
         limit = min(most, VIEWER_LIST_MAX if looks else most, max(1, MEMBERS_READ_MAX // members))
@@ -80,13 +90,15 @@ class FireMethods(CoreMethods):
         parts = fires.segments(decided.activations, (job, *reversed(node.past(job.name))))
         identity_from = node.identity_from
         dues = await self._lookups.do(
-            lambda _: fires.enumerated(parts, max(begin, 0.0), end, limit, identity_from, present), looks=looks
+            lambda _: fires.enumerated(parts, max(begin, 0.0), end, limit + 1, identity_from, present), looks=looks
         )
-        first = math.nextafter(dues[0].due, -math.inf) if dues else max(begin, 0.0) - job.offset_s
+        # Runs of definitions that are not known here, or that had no schedule, may be older than all of these.
+        first = math.nextafter(dues[0].due if len(dues) > limit else max(begin, 0.0) - job.offset_s, -math.inf)
         last = max(dues[-1].due if dues else 0.0, end + job.offset_s)
-        known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, limit * members))
-        found = fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)[-limit:]
-        return [self._seen(job, fire) for fire in found]
+        rows = (limit + 1) * members
+        known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, rows))
+        found = fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)
+        return [self._seen(job, fire) for fire in found[-limit:]], len(found) > limit
 
     def _seen(self, job: Job, fire: Fire) -> Fire:
         """With what this node knows of it, and the ledger does not yet."""
@@ -95,18 +107,42 @@ class FireMethods(CoreMethods):
 
     async def newest_not_launched(self, job: Job) -> Fire | None:
         """The newest fire time, if it is decided that nobody launches it. Raises UnavailableError."""
-        found = await self._fires(job, -math.inf, math.inf, 1, looks=False) if job.schedule is not None else []
+        found = (await self._fires(job, -math.inf, math.inf, 1, looks=False))[0] if job.schedule is not None else []
         others = ("", fires.LAUNCHED, fires.BLACKOUT)
         return found[-1] if found and found[-1].decision not in others else None
 
 
 def _known(ledger: Ledger, job: str, decided: Decided, first: float, last: float, limit: int) -> Known:
     """Runs in the ledger's thread: the rows of these fire times, and the first one after them."""
-    rows: list[Row] = ledger.fired(job, first, last, 2 * limit + REVOKED_MAX)
+    rows = _newest(ledger, job, first, last, limit)
     later = ledger.fired(job, last, last + 1e9, 1)
     # A run that was revoked before any claim is in no order of due times.
     revoked = [row for row in ledger.runs(job=job, state=REVOKED, limit=REVOKED_MAX) if first < row.due_at <= last]
     return Known(decided, {row.run: row for row in (*rows, *revoked)}, later[0].run if later else "")
+
+
+def _newest(ledger: Ledger, job: str, first: float, last: float, limit: int) -> list[Row]:
+    """The rows that are due in that time; if there are too many, at least the ``limit`` newest ones.
+
+    A ledger tells the oldest first. So of many rows a span that ends at ``last`` is looked for, in which there are
+    enough of them, and not too many.
+    """
+    most = 2 * limit + REVOKED_MAX
+    rows: list[Row] = ledger.fired(job, first, last, most)
+    if len(rows) < most:
+        return rows
+    short_s, long_s, found_s = 0.0, last - first, SPAN_S
+    few: list[Row] = []
+    while long_s - short_s > SPAN_LEAST_S:
+        found = ledger.fired(job, max(first, last - found_s), last, most)
+        if len(found) >= most:
+            rows, long_s = found, found_s
+        elif len(found) >= limit:
+            return found
+        else:
+            few, short_s = found, found_s
+        found_s = min(SPAN_GROWS * found_s, (short_s + long_s) / 2) if short_s else found_s / SPAN_GROWS
+    return [*rows, *few]  # more than can be read are due at one instant
 
 
 def _instant(params: dict[str, Any], name: str, missing: float) -> float:

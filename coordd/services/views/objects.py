@@ -122,6 +122,12 @@ def is_of(row: Row, node: str, since: float) -> bool:
     return newest >= since and node in ("", row.node, host_of(row.node))
 
 
+def searched_view(rows: Sequence[Row]) -> dict[str, Any]:
+    """How many runs were searched, newest first, and when the oldest of these was requested."""
+    oldest = next((row.created_at for row in reversed(rows) if not run_fault(row)), 0.0)
+    return {"searched": len(rows), "back_to": instant(oldest)}
+
+
 def attempt_view(row: AttemptRow) -> dict[str, Any]:
     """One attempt of a run."""
     fault = attempt_fault(row)

@@ -6,6 +6,7 @@ import hashlib
 import socket
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -13,6 +14,7 @@ from support.fake_daemon import refusal
 
 from cli.web.conftest import Pages
 from coordd.cli import web
+from coordd.cli.web import models
 from coordd.cli.web.http import BODY_BYTES_MAX, CONNECTIONS_MAX, POLICY
 from coordd.cli.web.site import PAGES
 
@@ -174,6 +176,52 @@ def test_the_part_that_changes_is_sent_again_when_it_has_changed(pages: Pages) -
         assert line, "the stream has ended"
         assert time.monotonic() < until
     answer.close()
+
+
+def each_minute(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answer of job.fires, at most 500 of them, for a job with a fire time in each minute of a day."""
+    times = [f"2026-10-03T{minute // 60:02}:{minute % 60:02}:00Z" for minute in range(1440)]
+    inside = [at for at in times if params["from"][:10] <= at <= params.get("to", "9")]
+    told: list[dict[str, Any]] = [
+        {"fire_time": at, "decision": "launched", "state": "success", "run": "", "reason": ""} for at in inside[-500:]
+    ]
+    if len(inside) > 500:
+        told[0]["earlier"] = True
+    return told
+
+
+def test_the_page_of_a_day_shows_all_its_fire_times_or_says_which(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages.enter()
+    pages.daemon.answers["job.fires"] = each_minute
+    _, text = pages.get("/jobs/j/2026-10-03")
+    assert (text.count("<td>2026-10-03T"), "1440 fire times" in text, "Only the newest" in text) == (1440, True, False)
+    monkeypatch.setattr(models, "DAY_MOST", 1000)
+    pages.source.forget()
+    _, text = pages.get("/jobs/j/2026-10-03")
+    assert text.count("<td>2026-10-03T") == 1000
+    assert "Only the newest 1000 fire times of this day. It has earlier ones" in text
+    assert "coordctl job fires j --from 2026-10-03 --to 2026-10-03T07:20:00Z" in text
+
+
+def test_the_page_of_a_job_says_where_its_grid_begins_only_if_it_is_cut(pages: Pages) -> None:
+    pages.enter()
+    assert "Only the newest" not in pages.get("/jobs/j")[1]
+    pages.daemon.answers["job.fires"] = each_minute({"from": "2026-10-03"})
+    pages.source.forget()
+    _, text = pages.get("/jobs/j")
+    assert "Only the newest 500 fire times are here, since 2026-10-03: <code>coordctl job fires j --from 30d" in text
+
+
+def test_the_page_of_runs_says_how_far_back_it_searched(pages: Pages) -> None:
+    pages.enter()
+    assert "Searched" not in pages.get("/runs?node=b")[1]
+    pages.daemon.answers["run.list"] = [{"searched": 10_000, "back_to": "2026-10-03T02:00:00Z"}]
+    pages.source.forget()
+    _, text = pages.get("/runs?node=b&job=j")
+    assert "There is no such run." in text
+    assert "Searched: the newest 10000 runs of the job, back to 2026-10-03T02:00:00Z. A job or a state" in text
 
 
 def test_the_files_of_others_are_what_their_authors_published() -> None:

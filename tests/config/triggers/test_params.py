@@ -1,4 +1,4 @@
-"""What check-config says of params, and of what names them."""
+"""What check-config says of params and of what names them, and of keys that have no effect."""
 
 from __future__ import annotations
 
@@ -48,3 +48,62 @@ def test_a_key_without_schedule_says_how_the_job_runs(tmp_path: Path) -> None:
 def test_a_list_beside_tables_of_the_same_name_is_explained(tmp_path: Path) -> None:
     (only,) = told(tmp_path, 'check = ["room"]\n[[check]]\nname = "w"\n')
     assert "a file has either NAME = [...] or [[NAME]], not both" in only
+
+
+COMMAND = '[command]\nargv = ["/bin/true"]\n'
+
+
+@pytest.mark.parametrize("key", ['delay = "1m"', 'backoff = "linear"', "jitter = 0.5", "never_on = [2]"])
+def test_a_key_of_retries_that_there_are_not_has_no_effect(tmp_path: Path, key: str) -> None:
+    name = key.partition(" ")[0]
+    for attempts in ("", "attempts = 1\n"):
+        assert told(tmp_path, f"{COMMAND}[retry]\n{attempts}{key}\n") == [
+            f"retry.{name}: {name} has no effect without attempts above 1: no failure is tried again"
+        ]
+    assert told(tmp_path, f"{COMMAND}[retry]\nattempts = 2\n{key}\n") == []
+    assert told(tmp_path, f"{COMMAND}[retry]\nrelaunches = 2\nsubmits = 2\n") == []
+    (only,) = told(tmp_path, f"{COMMAND}[retry]\nattempts = 0\n{key}\n")
+    assert only.startswith("retry.attempts: ")
+
+
+def test_the_longest_time_of_a_breaker_that_does_not_grow_has_no_effect(tmp_path: Path) -> None:
+    longest = 'open_for_max = "2h"\n'
+    for growth in ("", 'growth = "fixed"\n'):
+        (only,) = told(tmp_path, f"{COMMAND}[breaker]\n{growth}{longest}")
+        assert only.startswith('breaker.open_for_max: open_for_max has no effect with growth = "fixed", the default')
+    assert told(tmp_path, f'{COMMAND}[breaker]\ngrowth = "linear"\n{longest}') == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "within", "apart_s"),
+    [
+        ("@daily", "", 86_400),
+        ("0 9,10 * * *", "", 3600),
+        ("0 9,10 * * *", "1h", 3600),
+        ("0 9,10 * * *", "61m", 0),
+        ("every 2h", "", 7200),
+        ("every 30m", "", 0),
+        ("@daily", "3d", 0),
+        ("at 2030-01-01T00:00Z", "", 0),  # there is one anyway
+    ],
+)
+def test_all_that_comes_too_late_to_start_is_not_caught_up(
+    tmp_path: Path, schedule: str, within: str, apart_s: int
+) -> None:
+    keys = f'schedule = "{schedule}"\nmisfire = "all"\noverlap = "queue"\n'
+    keys += f'start_within = "{within}"\n' if within else ""
+    said = told(tmp_path, keys + COMMAND)
+    if apart_s:
+        (only,) = said
+        assert only.startswith('misfire: misfire = "all" catches up one fire time at the most: they are ')
+        assert f"are {apart_s} s apart, and start_within gives up those that are more than 3600 s late" in only
+    else:
+        assert said == []
+
+
+def test_of_two_warnings_about_misfire_the_first_one_is_told(tmp_path: Path) -> None:
+    daily = f'schedule = "@daily"\nmisfire = "all"\n{COMMAND}'
+    (only,) = told(tmp_path, daily)
+    assert "start_within gives up" in only
+    (only,) = told(tmp_path, 'start_within = "3d"\n' + daily)
+    assert "of several missed fire times one runs and the others are rejected" in only

@@ -29,6 +29,8 @@ def instant(text: str) -> float:
         ("2026-10-25T02:30+01:00", 2 * HOUR_S, "Europe/Berlin", "2026-10-25T02:00+02:00"),
         ("2026-01-10T23:30+00:00", DAY_S, "Asia/Kolkata", "2026-01-11T00:00+05:30"),
         ("2026-01-10T23:30+00:00", DAY_S, "UTC", "2026-01-10T00:00+00:00"),
+        ("2026-11-25T23:59+01:00", 7 * DAY_S, "Europe/Berlin", "2026-11-19T00:00+01:00"),  # Wednesday, and Thursday
+        ("2026-11-26T00:00+01:00", 7 * DAY_S, "Europe/Berlin", "2026-11-26T00:00+01:00"),
     ],
 )
 def test_a_period_begins_by_the_clocks_of_the_zone(at: str, period_s: float, zone: str, begin: str) -> None:
