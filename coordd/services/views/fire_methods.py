@@ -93,11 +93,16 @@ class FireMethods(CoreMethods):
         here = self._driver.passed_over(job.name, fire.due) if not (fire.decision or fire.run) else ""
         return fires.passed_over(fire, here) if here else fire
 
-    async def newest_not_launched(self, job: Job) -> Fire | None:
-        """The newest fire time, if it is decided that nobody launches it. Raises UnavailableError."""
+    async def newest_without_run(self, job: Job) -> Fire | None:
+        """The newest fire time, if it has no run: it is decided that nobody launches it, or nobody has yet. Raises
+        UnavailableError.
+        """
         found = await self._fires(job, -math.inf, math.inf, 1, looks=False) if job.schedule is not None else []
-        others = ("", fires.LAUNCHED, fires.BLACKOUT)
-        return found[-1] if found and found[-1].decision not in others else None
+        if not found or found[-1].decision in (fires.LAUNCHED, fires.BLACKOUT):
+            return None
+        newest = found[-1]
+        waits = newest.reason.startswith(fires.NOT_YET) and not newest.run and job.follows is None
+        return newest if newest.decision or waits else None
 
 
 def _known(ledger: Ledger, job: str, decided: Decided, first: float, last: float, limit: int) -> Known:

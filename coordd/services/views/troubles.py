@@ -6,7 +6,7 @@ stays; the ledger's own trouble is shown beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -19,7 +19,7 @@ from coordd.core.ledger.rows import Row
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import FAILURE, LOST, PENDING, RECEIVED, RETRY, STARTED, SUCCESS, UNKNOWN
 from coordd.core.ready import Now
-from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursued import BUDGET, Pursuit
 from coordd.core.wire.events import JobLate
 from coordd.errors import UnavailableError
 from coordd.ports import Ledger
@@ -27,6 +27,7 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.pace import turn
 from coordd.services.views.letters import is_letter
+from coordd.services.waiting import due
 
 log = structlog.get_logger()
 
@@ -186,8 +187,11 @@ class Troubles:
             if self._ledger.error or in_vain or now - self._looked_at < older_than_s:
                 return self.found
             expecting = [job.name for job in jobs.values() if job.expect_within_s]
+            present, pursuits = self._driver.now(), node.pursuits.pursuits
+            names = [one.action.run for one in _untaken(pursuits, present)]
             try:
                 rows, last = await self._ledger.query(lambda ledger: read(ledger, expecting, self.successes, now))
+                recorded = await self._ledger.query(lambda ledger: ledger.recorded(names)) if names else set()
             except UnavailableError:
                 self._failed_at = boottime()
                 return self.found
@@ -196,7 +200,7 @@ class Troubles:
             self._looked_at = boottime()
             terms = Terms(settings.renew_interval_s, settings.ledger_timeout_s, settings.kill_grace_s)
             before = self.found.late_jobs
-            self.found = self.judge(rows, last, jobs, node.pursuits.pursuits, terms, self._driver.now())
+            self.found = self.judge(rows, last, jobs, pursuits, terms, self._driver.now(), recorded)
             _log_late(before, self.found.late_jobs)
             self._tell_late(before)
             return self.found
@@ -209,8 +213,11 @@ class Troubles:
         pursuits: Mapping[str, Pursuit],
         terms: Terms,
         now: Now,
+        recorded: Container[str] = (),
     ) -> Found:
-        """The troubles of these open rows. ``last``: job to (end of its last success, known since); or 0.0."""
+        """The troubles of these open rows. ``last``: job to (end of its last success, known since); or 0.0.
+        ``recorded``: the pursued runs that have a row, although this node does not know it.
+        """
         unknown, late, stuck, dead = [], [], [], []
         for row in rows:
             if run_fault(row):
@@ -226,6 +233,13 @@ class Troubles:
                     stuck.append(Trouble(row.run, row.job, text))
             elif now.wall - row.not_before > LATE_RUN_S and not _waits_its_turn(pursuits.get(row.run)):
                 late.append(Trouble(row.run, row.job, f"due for {now.wall - row.not_before:.0f} s, and not started"))
+        late += [
+            Trouble(
+                one.action.run, one.action.job, f"due for {now.wall - one.action.due_at:.0f} s, and no node took it"
+            )
+            for one in _untaken(pursuits, now)
+            if one.action.run not in recorded and not _waits_its_turn(one)
+        ]
         self._forget({row.run for row in rows})
         late_jobs = {
             name: text
@@ -273,8 +287,13 @@ class Troubles:
 
 
 def _waits_its_turn(pursuit: Pursuit | None) -> bool:
-    """True if its job's policy holds it back (suspended, overlap, a queue)."""
-    return pursuit is not None and pursuit.limited
+    """True if its job's policy holds it back (suspended, overlap, a queue, the line of a pool)."""
+    return pursuit is not None and (pursuit.limited or pursuit.slots not in ("", BUDGET))
+
+
+def _untaken(pursuits: Mapping[str, Pursuit], now: Now) -> list[Pursuit]:
+    """The runs that are late, and have no row as far as this node knows."""
+    return due.without_row(pursuits.values(), now.wall - LATE_RUN_S)[:ROWS_MAX]
 
 
 def read(

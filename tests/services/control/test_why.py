@@ -22,7 +22,8 @@ from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views import timeline
 from coordd.services.views.objects import Stop, nodes_view, run_view
-from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
+from coordd.services.views.why import CALM, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
+from coordd.services.waiting.absent import Absent
 
 DOWN = Surroundings(ledger_error="Connection refused")
 RECOVERING = Surroundings(recovering_s=42.0)

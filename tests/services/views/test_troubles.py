@@ -15,7 +15,7 @@ from coordd.core.ledger.requests import NOTHING_SETTLED
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.words import SUCCESS, AttemptNumber, Policy, Token
 from coordd.core.ready import Now
-from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursued import BUDGET, Pursuit
 from coordd.core.wire.events import Action, JobLate, flatten
 from coordd.errors import UnavailableError
 from coordd.services.control import doctor
@@ -74,6 +74,15 @@ def test_a_run_that_waits_its_turn_is_not_late() -> None:
     pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), NOTHING_SETTLED, Now(0.0, 0.0))
     pursuit.limited = True
     assert not looks.at(LATE_RUN_S + 1, row("pending")).late
+
+
+@pytest.mark.parametrize(("slots", "late"), [("pool heavy", False), (BUDGET, True), ("", True)])
+def test_a_run_in_the_line_of_a_pool_waits_its_turn(slots: str, late: bool) -> None:
+    """Only the first of the line asks the ledger, which limits it; the others were late after a minute."""
+    looks = Looks()
+    pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), NOTHING_SETTLED, Now(0.0, 0.0))
+    pursuit.slots = slots
+    assert bool(looks.at(LATE_RUN_S + 1, row("pending")).late) is late
 
 
 def test_a_holder_that_does_not_renew_is_stuck_and_one_that_does_is_not() -> None:
@@ -140,7 +149,7 @@ class HangingLedger:
 def test_a_ledger_that_hangs_is_waited_for_once() -> None:
     ledger = HangingLedger()
     node = Lone(job("j")).ready().node
-    troubles = Troubles(SimpleNamespace(node=node), ledger)  # type: ignore[arg-type]  # all that is asked of them
+    troubles = Troubles(SimpleNamespace(node=node, now=lambda: Now(0.0, WALL)), ledger)  # type: ignore[arg-type]  # all that is asked of them
 
     async def many() -> None:
         async with trio.open_nursery() as nursery:
