@@ -6,6 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -478,3 +479,21 @@ def test_the_doctor_names_each_bad_row_and_what_ends_it() -> None:
     assert "no run of the job j starts" in of_job["text"]
     assert "coordctl job suspend j " in of_job["advice"]
     assert "coordctl run revoke j#1" in of_run["advice"]
+
+
+def test_the_doctor_says_how_many_bad_rows_and_open_breakers_it_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It named five, and ended as if these were all."""
+    known = Lone(job("j")).ready().node
+    known.ctx.bad_rows = {f"j#{number}": "bad" for number in range(7)}
+    checks = doctor.row_checks(known)
+    assert (len(checks), checks[-1]["text"]) == (6, "2 more rows are bad")
+    known.ctx.bad_rows = {f"j#{number}": "bad" for number in range(5)}
+    assert len(doctor.row_checks(known)) == 5
+
+    def of_jobs(count: int) -> dict[str, Any]:
+        one = SimpleNamespace(name="job:j", is_open=True, job=known.jobs["j"], sentence=lambda: "open")
+        return {f"j{number}": one for number in range(count)}
+
+    for count, texts in ((5, ["open"] * 5), (7, ["open"] * 5 + ["2 more breakers of jobs are open"])):
+        monkeypatch.setattr(doctor, "of_jobs", lambda *_, count=count: of_jobs(count))
+        assert [one["text"] for one in doctor.job_breaker_checks(known)] == texts
