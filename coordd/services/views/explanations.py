@@ -37,6 +37,7 @@ from coordd.services.views.troubles import Troubles
 from coordd.services.views.why import CALM, Holder, Obstacles, Surroundings
 from coordd.services.waiting import due
 from coordd.services.waiting.absent import Absent, not_launched, undecided
+from coordd.services.waiting.sentences import clock_off
 
 # A sentence, and what happened.
 Explained = tuple[str, list[Step]]
@@ -194,6 +195,8 @@ class Explanations(FireMethods):
         no_file = job_of(run) not in node.jobs
         stop = None if no_file else (await self._stopped()).get(job_of(run))
         obstacles = self._obstacles(row, no_file, stop)
+        if row is None and nominal_time(run) is not None:
+            obstacles = obstacles._replace(clock=self._clock_off())
         if around is not None:  # a part of what is said of its job, which tells what concerns all of its runs
             obstacles = obstacles._replace(stop=None, drained={}, breaker="", breaker_told=bool(obstacles.breaker))
         said = why.why_run(
@@ -288,7 +291,7 @@ class Explanations(FireMethods):
             node.planner.settled_to(job.name),
             self._driver.passed_over(job.name, due),
             job.misfire,
-            self._driver.now().wall,
+            self._ledger_wall(),
             blacked_out,
         )
 
@@ -300,10 +303,9 @@ class Explanations(FireMethods):
         job = node.definition(pursuit.action.job, pursuit.action.digest) or node.jobs.get(pursuit.action.job)
         return due.given_up(job, pursuit.action.due_at, wall) if job is not None else ""
 
-    def _ledger_wall(self) -> float:
-        """The ledger's time now, in Unix seconds."""
-        now = self._driver.now()
-        return now.wall - self._driver.node.skew_s(now)
+    def _clock_off(self) -> str:
+        """Why this node opens no scheduled run: its clock is wrong; "" if it is not."""
+        return clock_off(self._driver.node.skew_s(self._driver.now()))
 
     def _around(self, error: str = "") -> Surroundings:
         """``error``: the error of this query. A ledger that fails only for writes can still answer it."""
@@ -341,7 +343,7 @@ class Explanations(FireMethods):
         steps = (
             last_steps if rows and rows[0].state not in TERMINAL else [*last_steps, *timeline.of_run(None, [], stop)]
         )
-        fires = objects.next_fires(job, self._driver.now().wall, 1)
+        fires = objects.next_fires(job, self._ledger_wall(), 1)
         late = self._troubles.found.late_jobs.get(name, "")
         said = why.why_job(
             job,
@@ -357,6 +359,7 @@ class Explanations(FireMethods):
             lineal.sentence(name, node.following.waiting(name, self._ledger_wall())),
             self._bad_checks(job),
             await self._due(job, rows, caller),
+            self._clock_off() if job.schedule is not None else "",
         )
         return said, sorted(steps, key=lambda step: step.at)
 

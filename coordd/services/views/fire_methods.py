@@ -38,6 +38,11 @@ class FireMethods(CoreMethods):
 
     _lookups: Lookups  # made by the class that has all methods
 
+    def _ledger_wall(self) -> float:
+        """The ledger's time now, in Unix seconds."""
+        now = self._driver.now()
+        return now.wall - self._driver.node.skew_s(now)
+
     async def fires_of(self, job: Job, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         """The answer of `job.fires`."""
         begin, end = _instant(params, "from", -math.inf), _instant(params, "to", math.inf)
@@ -71,10 +76,10 @@ class FireMethods(CoreMethods):
 
     async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> list[Fire]:
         """The newest fire times between two nominal instants (Unix seconds). Raises UnavailableError."""
-        node, now = self._driver.node, self._driver.now()
+        node = self._driver.node
         members = job.expand.count if job.expand else 1
         limit = min(most, VIEWER_LIST_MAX if looks else most, max(1, MEMBERS_READ_MAX // members))
-        present = now.wall - node.skew_s(now)
+        present = self._ledger_wall()
         end = min(end, present)
         decided = await self._ledger.query(lambda ledger: ledger.fires(job.name))
         parts = fires.segments(decided.activations, (job, *reversed(node.past(job.name))))

@@ -195,8 +195,8 @@ class Troubles:
             if self._ledger.error or in_vain or now - self._looked_at < older_than_s:
                 return self.found
             expecting = [job.name for job in jobs.values() if job.expect_within_s]
-            present, pursuits = self._driver.now(), node.pursuits.pursuits
-            untaken = [one.action.run for one in _untaken(pursuits, present)]
+            pursuits = node.pursuits.pursuits
+            untaken = [one.action.run for one in _untaken(pursuits, self._present())]
             waiting = {run for run, pursuit in pursuits.items() if _waits_its_turn(pursuit)}
             look = partial(read, waits=waiting.__contains__, untaken=untaken)
             try:
@@ -209,10 +209,15 @@ class Troubles:
             self._looked_at = boottime()
             terms = Terms(settings.renew_interval_s, settings.ledger_timeout_s, settings.kill_grace_s)
             before = self.found.late_jobs
-            self.found = self.judge(looked, jobs, pursuits, terms, self._driver.now())
+            self.found = self.judge(looked, jobs, pursuits, terms, self._present())
             _log_late(before, self.found.late_jobs)
             self._tell_late(before)
             return self.found
+
+    def _present(self) -> Now:
+        """Now, with the wall clock of the ledger: its times are in the rows."""
+        now = self._driver.now()
+        return Now(now.mono, now.wall - self._driver.node.skew_s(now))
 
     def judge(
         self, looked: Looked, jobs: Mapping[str, Job], pursuits: Mapping[str, Pursuit], terms: Terms, now: Now

@@ -90,6 +90,7 @@ class Obstacles(NamedTuple):
     breaker: str = ""  # what its job's breaker does; "" if it is closed
     only_is: str = ""  # how the only node that may launch it is; "" if it is alive
     breaker_told: bool = False  # its job's breaker is open, and the sentence about the job says so
+    clock: str = ""  # of a scheduled run without a row: why this node opens none
 
 
 FREE = Obstacles()
@@ -202,7 +203,7 @@ def as_heard(known: Known, reason: str) -> str:
 def _held_back(job: str, by: Obstacles) -> str:
     """The holds that delay a run of the job."""
     said = f" {stopped(job, by.stop)}" if by.stop is not None else ""
-    said += f" {by.breaker}" if by.breaker else ""
+    said += "".join(f" {told}" for told in (by.breaker, by.clock) if told)
     return said + "".join(f" {is_drained(name, by.drained[name])}" for name in list(by.drained)[:DRAINED_MAX])
 
 
@@ -348,9 +349,10 @@ def why_job(
     awaits: str = "",
     checks: Sequence[str] = (),
     due: str = "",
+    clock: str = "",
 ) -> str:
     """What delays a job's next run. ``awaits``: what waits for which parents; ``late``: why a success is overdue;
-    ``due``: what became of fire times after the last run.
+    ``due``: what became of fire times after the last run; ``clock``: why this node opens no scheduled run.
     """
     name = job.name
     parts = around.sentences()
@@ -368,6 +370,8 @@ def why_job(
         parts.append(f"This node leaves runs to other nodes for a while: {node.aside}.")
     if stale:
         parts.append(f"This node opens no scheduled run of it: {stale}.")
+    if clock:
+        parts.append(clock)
     if not set(job.tags) <= set(node.settings.tags):
         parts.append(f"This node may not run it: it needs the tags {', '.join(job.tags)}.")
     if node.state == "draining" and node.drains.own is not None:

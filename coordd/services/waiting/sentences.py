@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from coordd.core.context import SKEW_MAX_S
 from coordd.core.election import Election
 from coordd.core.jobs.job import iso
 
@@ -31,3 +32,11 @@ def standing(election: Election | None) -> str:
 def when(at: float) -> str:
     """An instant (Unix seconds) in a sentence."""
     return iso(int(at)) if at else "no time"  # the second that other views show
+
+
+def clock_off(skew_s: float) -> str:
+    """That a node with this clock opens no scheduled run; "" if it does. ``skew_s``: ahead of the ledger's."""
+    if abs(skew_s) <= SKEW_MAX_S:
+        return ""
+    is_so = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the ledger's (limit {SKEW_MAX_S:g} s)"
+    return f"This node opens no scheduled run: its clock is {is_so}; set this machine's clock, or the ledger's."

@@ -165,7 +165,7 @@ def test_a_late_run_does_not_hide_behind_newer_ones() -> None:
     """The newest 200 of each state were looked at; the troubled ones are the oldest."""
     ledger, at = a_ledger(*[f"j#{number}" for number in range(ROWS_MAX + 50)], every_s=0.1)
     at[0] = WALL + LATE_RUN_S + 0.15
-    looked = read(ledger, [], Successes(), 0.0)  # type: ignore[arg-type]  # what it reads of a ledger
+    looked = read(ledger, [], Successes(), 0.0)
     looks = Looks()
     found = looks.troubles.judge(looked, {}, {}, TERMS, Now(0.0, at[0]))
     assert [late.run for late in found.late] == ["j#0", "j#1"]
@@ -186,17 +186,17 @@ def test_a_run_that_has_not_renewed_its_lease_does_not_hide_behind_newer_ones(mo
     assert {row.state for row in ledger.runs()} == {"started"}
     monkeypatch.setattr(views, "OPEN_MAX", 2)
     monkeypatch.setattr("coordd.core.ledger.requests.OPEN_PAGE", 2)
-    looked = read(ledger, [], Successes(), 0.0)  # type: ignore[arg-type]  # what it reads of a ledger
+    looked = read(ledger, [], Successes(), 0.0)
     assert {"j#0", "j#1"} <= {row.run for row in looked.rows}
     assert looked.cut
 
 
 def test_a_look_that_did_not_see_all_open_runs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, at = a_ledger("j#0", "j#1", "j#2", every_s=1.0)
-    whole = read(ledger, [], Successes(), 0.0)  # type: ignore[arg-type]  # what it reads of a ledger
+    whole = read(ledger, [], Successes(), 0.0)
     assert ([row.run for row in whole.rows], whole.cut) == (["j#0", "j#1", "j#2"], False)
     monkeypatch.setattr(views, "ROWS_MAX", 2)
-    cut = read(ledger, [], Successes(), 0.0)  # type: ignore[arg-type]  # what it reads of a ledger
+    cut = read(ledger, [], Successes(), 0.0)
     assert ([row.run for row in cut.rows], cut.cut) == (["j#0", "j#1"], True)
     found = Looks().troubles.judge(cut, {}, {}, TERMS, Now(0.0, at[0]))
     assert found.sentence() == NOT_ALL
@@ -208,7 +208,7 @@ def test_a_look_that_did_not_see_all_open_runs_says_so(monkeypatch: pytest.Monke
 def test_runs_that_wait_their_turn_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, _ = a_ledger("j#0", "j#1", "j#2", every_s=1.0)
     monkeypatch.setattr(views, "ROWS_MAX", 1)
-    looked = read(ledger, [], Successes(), 0.0, {"j#0", "j#1"}.__contains__)  # type: ignore[arg-type]  # as before
+    looked = read(ledger, [], Successes(), 0.0, {"j#0", "j#1"}.__contains__)
     assert ([row.run for row in looked.rows], looked.cut) == (["j#2"], False)
 
 
