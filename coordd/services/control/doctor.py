@@ -31,7 +31,7 @@ from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
 from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views.objects import Stop, is_isolated
-from coordd.services.views.troubles import Found, Trouble
+from coordd.services.views.troubles import NOT_ALL, Found, Trouble
 from coordd.services.views.why import is_drained, stopped
 
 Check = dict[str, str]
@@ -153,6 +153,9 @@ def row_checks(node: Shown) -> list[Check]:
         else:
             told, advice = f"{why}: no node touches the run", f"coordctl run revoke {visible(name)}"
         checks.append(check("ledger rows", FAIL, told, f"{advice}; see docs/runbook.md: a row of the ledger is bad"))
+    if len(node.bad_rows) > NAMES_MAX:
+        more = f"{len(node.bad_rows) - NAMES_MAX} more rows are bad"
+        checks.append(check("ledger rows", FAIL, more, "mend those that are named first, then coordctl doctor again"))
     return checks or [check("ledger rows", OK, "the last sweep found no bad row")]
 
 
@@ -399,9 +402,13 @@ def breaker_checks(breakers: tuple[Breaker, ...], now: float) -> list[Check]:
 def job_breaker_checks(node: Node) -> list[Check]:
     """Jobs whose breaker is open."""
     found = [one for one in of_jobs(node.jobs, node.drains.holds).values() if one.is_open]
-    return [
+    checks = [
         check(f"breaker {one.name}", WARN, one.sentence(), f"coordctl why {one.job.name}") for one in found[:NAMES_MAX]
     ]
+    if len(found) > NAMES_MAX:
+        more = f"{len(found) - NAMES_MAX} more breakers of jobs are open"
+        checks.append(check("breakers of jobs", WARN, more, "coordctl breaker list"))
+    return checks
 
 
 def trouble_checks(found: Found) -> list[Check]:
@@ -419,7 +426,9 @@ def trouble_checks(found: Found) -> list[Check]:
     checks += [
         check(f"job {name} is late", FAIL, text, f"coordctl why {name}") for name, text in found.late_jobs.items()
     ]
-    checks = checks or [check("runs", OK, "no run is unknown, stuck or late")]
+    checks = checks or ([] if found.cut else [check("runs", OK, "no run is unknown, stuck or late")])
+    if found.cut:
+        checks.append(check("runs", WARN, NOT_ALL, "coordctl run list; see docs/runbook.md: a run is pending for long"))
     if found.dead:
         named = ", ".join(trouble.run for trouble in found.dead[:NAMES_MAX])  # not why: a reason may quote the program
         text = f"{len(found.dead)} given up: {named}" + (", …" if len(found.dead) > NAMES_MAX else "")

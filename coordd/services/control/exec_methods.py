@@ -445,11 +445,6 @@ class ExecMethods(BackfillMethods):
             else (node.braked or node.unfit or f"it is {node.state}")
         )
 
-    def _ledger_wall(self) -> float:
-        """The ledger's time (Unix seconds), as this node estimates it."""
-        now = self._driver.now()
-        return now.wall - self._driver.node.skew_s(now)
-
     def _watched(self, run: str) -> Any:
         watch = self._watches.get(run)
         return watch.watched(boottime()) if watch is not None else None

@@ -92,7 +92,7 @@ class JobMethods(Explanations):
 
     async def job_list(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         stopped, won = await self._stopped(), await self._won(tuple(self._driver.node.jobs))
-        now = self._driver.now().wall
+        now = self._ledger_wall()
         # A copy of the present jobs: the rest is done in a thread.
         jobs = {name: job for name, job in self._driver.node.jobs.items() if not name.startswith(HOOK)}
 
@@ -167,7 +167,7 @@ class JobMethods(Explanations):
 
     async def job_show(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         job = self._job(params)
-        stopped, won, now = await self._stopped(), await self._won((job.name,)), self._driver.now().wall
+        stopped, won, now = await self._stopped(), await self._won((job.name,)), self._ledger_wall()
         counts = await self.fire_counts(job, looks=caller.role <= VIEWER)
         return await self._lookups.do(
             lambda work: {
@@ -181,7 +181,7 @@ class JobMethods(Explanations):
 
     async def job_next(self, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         job = self._job(params)
-        looks, now = caller.role <= VIEWER, self._driver.now().wall
+        looks, now = caller.role <= VIEWER, self._ledger_wall()
         count = min(max(1, take(params, "count", int, 5)), VIEWER_LIST_MAX if looks else FIRES_MAX)
         fires = await self._lookups.do(lambda work: objects.next_fires(job, now, count, work.check), looks=looks)
         return objects.fire_views(job, fires, now, self._driver.node.identity_from)

@@ -139,8 +139,7 @@ class BackfillMethods(BreakerMethods):
     def _planned(self, job: Job, params: dict[str, Any]) -> Plan:
         """The plan that a caller asks for. Raises RpcError or RefusedError with what was expected and found."""
         begin, end = _instant(params, "from"), _instant(params, "to")
-        now = self._driver.now()
-        present = now.wall - self._driver.node.skew_s(now)
+        present = self._ledger_wall()
         if begin >= end:
             raise _wrong(
                 f"from {iso(begin)}, to {iso(end)}: expected an earlier from", "--from is included, --to is not"

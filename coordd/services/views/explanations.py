@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from coordd.core.groups.expand import group_of
-from coordd.core.jobs.job import Job, job_of, unpinned
+from coordd.core.jobs.job import Job, job_of, scheduled_run, unpinned
 from coordd.core.jobs.schedule import is_blacked_out, next_fire
 from coordd.core.ledger.requests import ListOpen, nominal_time
 from coordd.core.ledger.rows import ALL, OF_JOB, Hold, Row
@@ -16,6 +16,7 @@ from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import RECEIVED, STARTED, TERMINAL
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.names import host_of
+from coordd.core.runs.pursued import Pursuit
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.breakers.view import of_jobs
@@ -33,13 +34,19 @@ from coordd.services.views.fires import Fire
 from coordd.services.views.objects import Stop
 from coordd.services.views.timeline import Step
 from coordd.services.views.troubles import Troubles
-from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings
+from coordd.services.views.why import CALM, Holder, Obstacles, Surroundings
+from coordd.services.waiting import due
+from coordd.services.waiting.absent import Absent, not_launched, undecided
+from coordd.services.waiting.sentences import clock_off
 
 # A sentence, and what happened.
 Explained = tuple[str, list[Step]]
 
 # For a job without a file: this many runs are counted, and this many of them are named.
 ROWS_MAX = 1000
+
+# The ledger is asked for at most this many rows at a time whether it has them.
+RECORDED_MAX = 1000
 
 
 class Explanations(FireMethods):
@@ -193,13 +200,15 @@ class Explanations(FireMethods):
         holder = absent = None
         if row is None:
             absent = (await self._absent_group(run) or self._absent(run))._replace(
-                fire=await self._decision(run, caller), accepted=accepted
+                fire=await self._decision(run, caller), accepted=accepted, given_up=self._given_up(pursuit)
             )
         elif row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
         no_file = job_of(run) not in node.jobs
         stop = None if no_file else (await self._stopped()).get(job_of(run))
         obstacles = self._obstacles(row, no_file, stop)
+        if row is None and nominal_time(run) is not None:
+            obstacles = obstacles._replace(clock=self._clock_off())
         if around is not None:  # a part of what is said of its job, which tells what concerns all of its runs
             obstacles = obstacles._replace(stop=None, drained={}, breaker="", breaker_told=bool(obstacles.breaker))
         said = why.why_run(
@@ -254,7 +263,7 @@ class Explanations(FireMethods):
             fire = await self.decision(run, looks=caller.role <= VIEWER)
         except UnavailableError:
             return None
-        return self._as_seen(fire, caller)
+        return self._as_seen(fire, caller) if fire is not None else None
 
     async def _absent_group(self, run: str) -> Absent | None:
         """What the rows of a group's members tell of it. None: the run is not a group, or none of them has a row."""
@@ -294,14 +303,21 @@ class Explanations(FireMethods):
             node.planner.settled_to(job.name),
             self._driver.passed_over(job.name, due),
             job.misfire,
-            self._driver.now().wall,
+            self._ledger_wall(),
             blacked_out,
         )
 
-    def _ledger_wall(self) -> float:
-        """The ledger's time now, in Unix seconds."""
-        now = self._driver.now()
-        return now.wall - self._driver.node.skew_s(now)
+    def _given_up(self, pursuit: Pursuit | None) -> str:
+        """Until when a run that is due may be launched; "" for another one."""
+        wall, node = self._ledger_wall(), self._driver.node
+        if pursuit is None or not due.without_row([pursuit], wall):
+            return ""
+        job = node.definition(pursuit.action.job, pursuit.action.digest) or node.jobs.get(pursuit.action.job)
+        return due.given_up(job, pursuit.action.due_at, wall) if job is not None else ""
+
+    def _clock_off(self) -> str:
+        """Why this node opens no scheduled run: its clock is wrong; "" if it is not."""
+        return clock_off(self._driver.node.skew_s(self._driver.now()))
 
     def _around(self, error: str = "") -> Surroundings:
         """``error``: the error of this query. A ledger that fails only for writes can still answer it."""
@@ -339,7 +355,7 @@ class Explanations(FireMethods):
         steps = (
             last_steps if rows and rows[0].state not in TERMINAL else [*last_steps, *timeline.of_run(None, [], stop)]
         )
-        fires = objects.next_fires(job, self._driver.now().wall, 1)
+        fires = objects.next_fires(job, self._ledger_wall(), 1)
         late = self._troubles.found.late_jobs.get(name, "")
         said = why.why_job(
             job,
@@ -354,24 +370,33 @@ class Explanations(FireMethods):
             self._breaker(name),
             lineal.sentence(name, node.following.waiting(name, self._ledger_wall())),
             self._bad_checks(job),
-            await self._passed(job, rows, caller),
+            await self._due(job, rows, caller),
+            self._clock_off() if job.schedule is not None else "",
         )
         return said, sorted(steps, key=lambda step: step.at)
 
-    async def _passed(self, job: Job, rows: list[Row], caller: Caller) -> Fire | None:
-        """The newest fire time, if nobody launched it and the last run is another; None while the ledger is away."""
+    async def _due(self, job: Job, rows: list[Row], caller: Caller) -> str:
+        """What became of the newest fire times without a run; "" also while the ledger is away."""
+        node, wall = self._driver.node, self._ledger_wall()
+        waiting = due.without_row(node.pursuits.pursuits.values(), wall)
+        waiting = [one for one in waiting if one.action.job == job.name][:RECORDED_MAX]
+        names = [one.action.run for one in waiting]
         try:
-            fire = await self.newest_not_launched(job)
+            known = await self._ledger.query(lambda ledger: ledger.recorded(names)) if names else set()
+            newest = await self.newest_without_run(job)
         except UnavailableError:
-            return None
-        is_last = fire is not None and rows and fire.run == rows[0].run
-        return None if is_last else self._as_seen(fire, caller)
+            return due.told(job, waiting, node.elections.by_id, wall)
+        waiting = [one for one in waiting if one.action.run not in known]
+        said = [due.told(job, waiting, node.elections.by_id, wall)]
+        told = {row.run for row in rows} | {group_of(one.action.run) for one in waiting}
+        if newest is not None and newest.run not in told and scheduled_run(job.name, newest.fire_at) not in told:
+            seen = self._as_seen(newest, caller) if newest.decision else newest
+            said.append(not_launched(seen) if newest.decision else undecided(job, seen, wall))
+        return " ".join(filter(None, said))
 
     @staticmethod
-    def _as_seen(fire: Fire | None, caller: Caller) -> Fire | None:
-        if fire is not None and caller.role <= VIEWER:
-            return fire._replace(reason=disclosure.reason(fire.reason))
-        return fire
+    def _as_seen(fire: Fire, caller: Caller) -> Fire:
+        return fire._replace(reason=disclosure.reason(fire.reason)) if caller.role <= VIEWER else fire
 
     def _bad_checks(self, job: Job) -> list[str]:
         """The checks of a job that are not good; checks/methods.py knows them."""

@@ -43,6 +43,11 @@ class FireMethods(CoreMethods):
 
     _lookups: Lookups  # made by the class that has all methods
 
+    def _ledger_wall(self) -> float:
+        """The ledger's time now, in Unix seconds."""
+        now = self._driver.now()
+        return now.wall - self._driver.node.skew_s(now)
+
     async def fires_of(self, job: Job, params: dict[str, Any], caller: Caller) -> list[dict[str, Any]]:
         """The answer of `job.fires`. If there are earlier ones than its first, that one says so."""
         begin, end = _instant(params, "from", -math.inf), _instant(params, "to", math.inf)
@@ -81,10 +86,10 @@ class FireMethods(CoreMethods):
         """The newest fire times between two nominal instants (Unix seconds), and whether there are earlier ones
         between them. Raises UnavailableError.
         """
-        node, now = self._driver.node, self._driver.now()
+        node = self._driver.node
         members = job.expand.count if job.expand else 1
         limit = min(most, VIEWER_LIST_MAX if looks else most, max(1, MEMBERS_READ_MAX // members))
-        present = now.wall - node.skew_s(now)
+        present = self._ledger_wall()
         end = min(end, present)
         decided = await self._ledger.query(lambda ledger: ledger.fires(job.name))
         parts = fires.segments(decided.activations, (job, *reversed(node.past(job.name))))
@@ -105,11 +110,16 @@ class FireMethods(CoreMethods):
         here = self._driver.passed_over(job.name, fire.due) if not (fire.decision or fire.run) else ""
         return fires.passed_over(fire, here) if here else fire
 
-    async def newest_not_launched(self, job: Job) -> Fire | None:
-        """The newest fire time, if it is decided that nobody launches it. Raises UnavailableError."""
+    async def newest_without_run(self, job: Job) -> Fire | None:
+        """The newest fire time, if it has no run: it is decided that nobody launches it, or nobody has yet. Raises
+        UnavailableError.
+        """
         found = (await self._fires(job, -math.inf, math.inf, 1, looks=False))[0] if job.schedule is not None else []
-        others = ("", fires.LAUNCHED, fires.BLACKOUT)
-        return found[-1] if found and found[-1].decision not in others else None
+        if not found or found[-1].decision in (fires.LAUNCHED, fires.BLACKOUT):
+            return None
+        newest = found[-1]
+        waits = newest.reason.startswith(fires.NOT_YET) and not newest.run and job.follows is None
+        return newest if newest.decision or waits else None
 
 
 def _known(ledger: Ledger, job: str, decided: Decided, first: float, last: float, limit: int) -> Known:

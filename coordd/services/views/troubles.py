@@ -6,7 +6,8 @@ stays; the ledger's own trouble is shown beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -14,12 +15,12 @@ import structlog
 import trio
 
 from coordd.core.jobs.job import Job
-from coordd.core.ledger.requests import ListOpen
+from coordd.core.ledger.requests import ListOpen, Page
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import FAILURE, LOST, PENDING, RECEIVED, RETRY, STARTED, SUCCESS, UNKNOWN
+from coordd.core.ledger.words import FAILURE, LOST, PENDING, RECEIVED, RETRY, STARTED, SUCCESS, TERMINAL, UNKNOWN
 from coordd.core.ready import Now
-from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursued import BUDGET, Pursuit
 from coordd.core.wire.events import JobLate
 from coordd.errors import UnavailableError
 from coordd.ports import Ledger
@@ -27,6 +28,7 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.pace import turn
 from coordd.services.views.letters import is_letter
+from coordd.services.waiting import due
 
 log = structlog.get_logger()
 
@@ -50,11 +52,15 @@ LATE = "job-late"
 # Instants that are nearer to each other (seconds) are the same one.
 SAME_S = 0.001
 
-# Maximum number of runs per state in one look; the others are only counted.
+# Maximum number of runs in one look that failed, that were lost (the newest), and that are read one by one (the longest
+# due).
 ROWS_MAX = 200
 
-# The states of runs that have not ended.
-_OPEN = (UNKNOWN, STARTED, RECEIVED, RETRY, PENDING)
+# Maximum number of open runs in one look, the longest due first: those in trouble are no new ones.
+OPEN_MAX = 2000
+NOT_ALL = "not all open runs were looked at, only those that are due longest"
+
+_TO_START = (RECEIVED, RETRY, PENDING)
 _GIVEN_UP = (FAILURE, LOST)
 
 
@@ -74,6 +80,7 @@ class Found(NamedTuple):
     stuck: tuple[Trouble, ...] = ()
     late_jobs: Mapping[str, str] = {}
     dead: tuple[Trouble, ...] = ()  # given up
+    cut: bool = False  # there are more open runs than one look reads
 
     def sentence(self) -> str:
         """The result in one line, for STATUS and `status`; "" when there is no trouble."""
@@ -84,6 +91,8 @@ class Found(NamedTuple):
         ]
         if self.late_jobs:
             parts.append(f"no success in time: {_names(self.late_jobs)}")
+        if self.cut:
+            parts.append(NOT_ALL)
         return " · ".join(parts)
 
 
@@ -186,8 +195,12 @@ class Troubles:
             if self._ledger.error or in_vain or now - self._looked_at < older_than_s:
                 return self.found
             expecting = [job.name for job in jobs.values() if job.expect_within_s]
+            pursuits = node.pursuits.pursuits
+            untaken = [one.action.run for one in _untaken(pursuits, self._present())]
+            waiting = {run for run, pursuit in pursuits.items() if _waits_its_turn(pursuit)}
+            look = partial(read, waits=waiting.__contains__, untaken=untaken)
             try:
-                rows, last = await self._ledger.query(lambda ledger: read(ledger, expecting, self.successes, now))
+                looked = await self._ledger.query(lambda ledger: look(ledger, expecting, self.successes, now))
             except UnavailableError:
                 self._failed_at = boottime()
                 return self.found
@@ -196,23 +209,22 @@ class Troubles:
             self._looked_at = boottime()
             terms = Terms(settings.renew_interval_s, settings.ledger_timeout_s, settings.kill_grace_s)
             before = self.found.late_jobs
-            self.found = self.judge(rows, last, jobs, node.pursuits.pursuits, terms, self._driver.now())
+            self.found = self.judge(looked, jobs, pursuits, terms, self._present())
             _log_late(before, self.found.late_jobs)
             self._tell_late(before)
             return self.found
 
+    def _present(self) -> Now:
+        """Now, with the wall clock of the ledger: its times are in the rows."""
+        now = self._driver.now()
+        return Now(now.mono, now.wall - self._driver.node.skew_s(now))
+
     def judge(
-        self,
-        rows: Sequence[Row],
-        last: Mapping[str, tuple[float, float]],
-        jobs: Mapping[str, Job],
-        pursuits: Mapping[str, Pursuit],
-        terms: Terms,
-        now: Now,
+        self, looked: Looked, jobs: Mapping[str, Job], pursuits: Mapping[str, Pursuit], terms: Terms, now: Now
     ) -> Found:
-        """The troubles of these open rows. ``last``: job to (end of its last success, known since); or 0.0."""
+        """The troubles in what a look has read."""
         unknown, late, stuck, dead = [], [], [], []
-        for row in rows:
+        for row in looked.rows:
             if run_fault(row):
                 continue  # an invalid row; `run list` names it
             if row.state in _GIVEN_UP:
@@ -226,13 +238,20 @@ class Troubles:
                     stuck.append(Trouble(row.run, row.job, text))
             elif now.wall - row.not_before > LATE_RUN_S and not _waits_its_turn(pursuits.get(row.run)):
                 late.append(Trouble(row.run, row.job, f"due for {now.wall - row.not_before:.0f} s, and not started"))
-        self._forget({row.run for row in rows})
+        late += [
+            Trouble(
+                one.action.run, one.action.job, f"due for {now.wall - one.action.due_at:.0f} s, and no node took it"
+            )
+            for one in _untaken(pursuits, now)
+            if one.action.run not in looked.recorded and not _waits_its_turn(one)
+        ]
+        self._forget({row.run for row in looked.rows})
         late_jobs = {
             name: text
             for name in sorted(jobs)
-            if (text := self._late(jobs[name], last.get(name, (0.0, 0.0)), now.wall))
+            if (text := self._late(jobs[name], looked.last.get(name, (0.0, 0.0)), now.wall))
         }
-        return Found(tuple(unknown), tuple(late), tuple(stuck), late_jobs, tuple(dead))
+        return Found(tuple(unknown), tuple(late), tuple(stuck), late_jobs, tuple(dead), looked.cut)
 
     def silence_s(self, row: Row, now: float) -> float:
         """How long (seconds) the holder's lease was not renewed, as seen by this node; 0.0 at its first look."""
@@ -273,25 +292,59 @@ class Troubles:
 
 
 def _waits_its_turn(pursuit: Pursuit | None) -> bool:
-    """True if its job's policy holds it back (suspended, overlap, a queue)."""
-    return pursuit is not None and pursuit.limited
+    """True if its job's policy holds it back (suspended, overlap, a queue, the line of a pool)."""
+    return pursuit is not None and (pursuit.limited or pursuit.slots not in ("", BUDGET))
+
+
+def _untaken(pursuits: Mapping[str, Pursuit], now: Now) -> list[Pursuit]:
+    """The runs that are late, and have no row as far as this node knows."""
+    return due.without_row(pursuits.values(), now.wall - LATE_RUN_S)[:ROWS_MAX]
+
+
+class Looked(NamedTuple):
+    """What a look has read: rows, for each job its last success and since when it is known, the runs of those asked for
+    that have a row; and whether there was more than it reads.
+    """
+
+    rows: list[Row]
+    last: dict[str, tuple[float, float]]
+    recorded: set[str]
+    cut: bool
 
 
 def read(
-    ledger: Ledger, expecting: list[str], successes: Successes, now: float
-) -> tuple[list[Row], dict[str, tuple[float, float]]]:
-    """Runs in the ledger's thread: open rows; for each job its last success, and since when it is known."""
-    rows = [row for state in (*_OPEN, *_GIVEN_UP) for row in ledger.runs(state=state, limit=ROWS_MAX)]
+    ledger: Ledger,
+    expecting: list[str],
+    successes: Successes,
+    now: float,
+    waits: Callable[[str], bool] = lambda _: False,
+    untaken: Sequence[str] = (),
+) -> Looked:
+    """Runs in the ledger's thread. ``waits``: whether a run waits its turn; ``untaken``: runs that may have no row."""
+    answer = ledger.ask(ListOpen(jobs=tuple(expecting)))
+    runs, after = list(answer.runs), answer.after
+    while after is not None and after.not_before <= answer.wall and len(runs) < OPEN_MAX:
+        page = ledger.ask(Page(after=after))
+        runs, after = runs + page.runs, page.after
+    unread = after is not None and after.not_before <= answer.wall
+    started = [one.run for one in runs if one.state == STARTED]
+    known = {row.run: row for row in ledger.runs(state=STARTED, limit=len(started))} if started else {}
+    alone = [run for run in started if run not in known]
+    alone += [one.run for one in runs if one.state == UNKNOWN]
+    alone += [one.run for one in runs if one.state in _TO_START and one.due_in_s <= 0.0 and not waits(one.run)]
+    found = [known[run] if run in known else ledger.run(run) for run in (*known, *alone[:ROWS_MAX])]
+    rows = [row for row in found if row is not None and row.state not in TERMINAL]  # it may have ended meanwhile
+    rows += [row for state in _GIVEN_UP for row in ledger.runs(state=state, limit=ROWS_MAX)]
     last = {}
     won = successes.last(ledger, expecting, now)
-    activated = _activated(ledger, expecting)
     for job in expecting:
-        since = activated.get(job, 0.0)
+        since = answer.current[job].counts_from if job in answer.current else 0.0
         if job not in won and not since:
-            known = [row for row in ledger.runs(job=job, limit=ROWS_MAX) if not run_fault(row)]
-            since = min((row.created_at for row in known), default=0.0)
+            sound = [row for row in ledger.runs(job=job, limit=ROWS_MAX) if not run_fault(row)]
+            since = min((row.created_at for row in sound), default=0.0)
         last[job] = (won.get(job, 0.0), since)
-    return rows, last
+    recorded = ledger.recorded(untaken) if untaken else set()
+    return Looked(rows, last, recorded, unread or len(alone) > ROWS_MAX)
 
 
 def _newest_success(ledger: Ledger, job: str) -> float:
@@ -305,14 +358,6 @@ def _log_late(before: Mapping[str, str], now: Mapping[str, str]) -> None:
         log.warning("job.late", job=job, reason=now[job])
     for job in sorted(before.keys() - now.keys()):
         log.info("job.on_time", job=job)
-
-
-def _activated(ledger: Ledger, jobs: list[str]) -> dict[str, float]:
-    """Since when the definition of a job counts, if the ledger keeps that."""
-    if not jobs:
-        return {}
-    answer = ledger.ask(ListOpen(jobs=tuple(jobs)))
-    return {job: current.counts_from for job, current in answer.current.items()}
 
 
 def _names(jobs: Iterable[str]) -> str:

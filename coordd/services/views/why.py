@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 from coordd.core.election import Election
 from coordd.core.jobs.job import EXEC_DIGEST, Job, iso, job_of, unpinned
 from coordd.core.ledger.breaker.text import PREVENTED_BY
-from coordd.core.ledger.fires import COALESCED
 from coordd.core.ledger.rows import AttemptRow, Hold, Row, is_backfill, is_rerun
 from coordd.core.ledger.sound import attempt_fault, bad_run, run_fault
 from coordd.core.ledger.words import Policy
@@ -20,9 +18,10 @@ from coordd.core.node.node import Node
 from coordd.core.runs.pursued import Pursuit
 from coordd.core.visible import visible
 from coordd.services.following import lineal
-from coordd.services.views.fires import BLACKOUT, Fire
 from coordd.services.views.letters import is_letter
 from coordd.services.views.objects import Stop, resolved
+from coordd.services.waiting.absent import Absent, told_of
+from coordd.services.waiting.sentences import by_host, standing, when
 
 # A run in one of these states will still be launched, so obstacles to launching matter.
 _TO_COME = ("pending", "retry", "received")
@@ -91,29 +90,10 @@ class Obstacles(NamedTuple):
     breaker: str = ""  # what its job's breaker does; "" if it is closed
     only_is: str = ""  # how the only node that may launch it is; "" if it is alive
     breaker_told: bool = False  # its job's breaker is open, and the sentence about the job says so
+    clock: str = ""  # of a scheduled run without a row: why this node opens none
 
 
 FREE = Obstacles()
-
-
-class Absent(NamedTuple):
-    """Known facts about a run without a row in the ledger. Unix seconds; None: not a time, or not known."""
-
-    known: bool  # this node has the job
-    fire_at: float | None = None  # None: it was triggered
-    is_fire_time: bool = False  # a fire time of the present schedule
-    following: float | None = None  # the schedule's next time after it
-    settled_to: float | None = None  # the ledger launches no fire time of the job up to this one
-    passed_over: str = ""  # skipped | coalesced, if this node has seen it
-    misfire: str = ""
-    now: float = 0.0
-    blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
-    fire: Fire | None = None  # what the ledger has decided about it
-    awaits: str = ""  # the parents that it waits for, as a sentence
-    group: str = ""  # of a group: how its members are, as a sentence
-    group_ended: bool = False
-    heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
-    accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
 
 
 def why_run(
@@ -132,16 +112,7 @@ def why_run(
     told = _explained(run, row, attempts, pursuit, election, around, holder, absent, obstacles)
     names = [one.node for one in (row, *attempts) if one is not None and isinstance(one.node, str)]
     names += [pursuit.owner] if pursuit is not None else []
-    return _by_host(told, [*names, *(election.statements if election is not None else ())])
-
-
-def _by_host(text: str, full_hostnames: Iterable[str]) -> str:
-    """The text with the names of nodes shortened: without the pid, which does not help people."""
-    for name in set(full_hostnames):
-        host, _, pid = name.rpartition(".")
-        if host and pid.isdecimal():
-            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", host.replace("\\", r"\\"), text)
-    return text
+    return by_host(told, [*names, *(election.statements if election is not None else ())])
 
 
 def _explained(
@@ -202,11 +173,12 @@ def _without_row(
     if around.recovering_s:
         return f"{run} is not in the ledger now.{troubles}"
     if pursuit is not None:
-        text = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}. {_standing(election)}".strip()
+        told = f"{run} is not in the ledger yet: {pursuit.why or pursuit.phase}."
+        text = " ".join(filter(None, (told, standing(election), absent.given_up)))
         return text + troubles + _held_back(job_of(run), obstacles)
     if absent.group:
         return absent.group + ("" if absent.group_ended else troubles + _held_back(job_of(run), obstacles))
-    told = f"The ledger has no run {run!r}: {_absent(absent)}"
+    told = f"The ledger has no run {run!r}: {told_of(absent)}"
     undecided = absent.fire is None or not absent.fire.decision
     open_still = (
         undecided and absent.is_fire_time and (absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to)
@@ -225,13 +197,13 @@ def as_heard(known: Known, reason: str) -> str:
     }[outcome.kind]
     by = f"{host_of(known.told_by)} told this node" if known.told_by else "this node has heard"
     why = f": {reason}" if reason else ""
-    return visible(f"{said} at {_at(outcome.at)}{why}; {by}, and the ledger knows more")
+    return visible(f"{said} at {when(outcome.at)}{why}; {by}, and the ledger knows more")
 
 
 def _held_back(job: str, by: Obstacles) -> str:
     """The holds that delay a run of the job."""
     said = f" {stopped(job, by.stop)}" if by.stop is not None else ""
-    said += f" {by.breaker}" if by.breaker else ""
+    said += "".join(f" {told}" for told in (by.breaker, by.clock) if told)
     return said + "".join(f" {is_drained(name, by.drained[name])}" for name in list(by.drained)[:DRAINED_MAX])
 
 
@@ -262,19 +234,21 @@ def _state(row: Row, pursuit: Pursuit | None, election: Election | None, holder:
         "pending": lambda: _pending(row, pursuit, election),
         "retry": lambda: _retry(row, pursuit),
         "received": lambda: (
-            f"was granted to {row.node} at {_at(row.received_at)} and waits at the gate for its time"
+            f"was granted to {row.node} at {when(row.received_at)} and waits at the gate for its time"
             f"{_held(row, holder)}"
         ),
         "started": lambda: (
-            f"{'was' if holder and holder.gone else 'is'} running on {row.node} since {_at(row.started_at)} "
+            f"{'was' if holder and holder.gone else 'is'} running on {row.node} since {when(row.started_at)} "
             f"(attempt {row.attempt}){_held(row, holder)}"
         ),
         "success": lambda: (
             resolved(row)
-            or f"succeeded on {row.node} at {_at(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
+            or f"succeeded on {row.node} at {when(row.ended_at)} after {row.ended_at - row.started_at:.1f} s"
         ),
-        "failure": lambda: resolved(row) or f"failed on {row.node or 'no node'} at {_at(row.ended_at)}: {_reason(row)}",
-        "revoked": lambda: f"was revoked at {_at(row.ended_at)}: {row.reason}",
+        "failure": lambda: (
+            resolved(row) or f"failed on {row.node or 'no node'} at {when(row.ended_at)}: {_reason(row)}"
+        ),
+        "revoked": lambda: f"was revoked at {when(row.ended_at)}: {row.reason}",
         "rejected": lambda: f"was not launched: {_reason(row)}",
         "missed": lambda: f"was not launched: {row.reason}",
         "lost": lambda: f"was lost: {row.reason}",
@@ -322,55 +296,6 @@ def _holds(row: Row) -> bool:
     return Policy.unpack(row.policy).on_lost == "hold"
 
 
-def _absent(about: Absent) -> str:
-    """Why there is no row, as far as known."""
-    if about.awaits:
-        return about.awaits
-    if about.fire_at is None:
-        return "it was never triggered, or it is older than the history kept."
-    if not about.known:
-        return "it was never due, or it is older than the history kept; this node does not know its job's schedule."
-    if about.fire is not None and about.fire.decision and about.fire.decision != BLACKOUT:
-        return _decided(about.fire)
-    if about.blacked_out:
-        said = "its time lies in a blackout of the job, and nothing fires then"
-        return f"{said}; the next time is {iso(about.following)}." if about.following else f"{said}."
-    if not about.is_fire_time:
-        said = "it was never due: the job's schedule, as it is now, has no such time"
-        return f"{said}; the next one after it is {iso(about.following)}." if about.following else f"{said}."
-    if about.fire_at > about.now:
-        return f"it is due in {about.fire_at - about.now:.0f} s."
-    if about.passed_over:
-        return (
-            f"it was due, and was {about.passed_over}: nobody was there to launch it, and the job says "
-            f"misfire = {about.misfire}."
-        )
-    if about.settled_to is None or about.fire_at > about.settled_to:
-        return "it was due, and no node has claimed it yet."
-    said = "it was a fire time of the job, and it is settled: nobody launches it any more"
-    if about.misfire in ("skip", "once"):
-        word = {"skip": "skipped", "once": "coalesced with a later one"}[about.misfire]
-        said += f". With misfire = {about.misfire} it was {word} if no node was there at the time"
-        said += ", or it is from before the job was first seen, or older than the history kept"
-    else:
-        said += ". It is from before the job was first seen, or older than the history kept"
-    return f"{said}; which of these, this node cannot know."
-
-
-def _decided(fire: Fire) -> str:
-    """What became of a fire time whose run has no row."""
-    return f"it was a fire time of the job, due {_at(fire.due)}, and was {_word(fire)}: {fire.reason}."
-
-
-def not_launched(fire: Fire) -> str:
-    """For the job of such a fire time."""
-    return f"Its fire time {iso(fire.fire_at)} was {_word(fire)}: {fire.reason}."
-
-
-def _word(fire: Fire) -> str:
-    return fire.decision + (f" into {fire.run}" if fire.decision == COALESCED and fire.run else "")
-
-
 def why_no_job(
     name: str,
     problem: str,
@@ -391,7 +316,7 @@ def why_no_job(
     waiting = [row.run for row in rows if row.state in ("pending", "retry")]
     active = [row for row in rows if row.state in ("received", "started", "unknown")]
     parts += [
-        _by_host(f"{row.run} is {row.state} on {row.node or 'no node'} all the same.", [row.node]) for row in active[:5]
+        by_host(f"{row.run} is {row.state} on {row.node or 'no node'} all the same.", [row.node]) for row in active[:5]
     ]
     if waiting:
         named = ", ".join(sorted(waiting)[:3]) + (", …" if len(waiting) > 3 else "")
@@ -423,10 +348,11 @@ def why_job(
     breaker: str = "",
     awaits: str = "",
     checks: Sequence[str] = (),
-    passed: Fire | None = None,
+    due: str = "",
+    clock: str = "",
 ) -> str:
     """What delays a job's next run. ``awaits``: what waits for which parents; ``late``: why a success is overdue;
-    ``passed``: a fire time after the last run that nobody launches.
+    ``due``: what became of fire times after the last run; ``clock``: why this node opens no scheduled run.
     """
     name = job.name
     parts = around.sentences()
@@ -444,6 +370,8 @@ def why_job(
         parts.append(f"This node leaves runs to other nodes for a while: {node.aside}.")
     if stale:
         parts.append(f"This node opens no scheduled run of it: {stale}.")
+    if clock:
+        parts.append(clock)
     if not set(job.tags) <= set(node.settings.tags):
         parts.append(f"This node may not run it: it needs the tags {', '.join(job.tags)}.")
     if node.state == "draining" and node.drains.own is not None:
@@ -454,8 +382,8 @@ def why_job(
         parts.append(f"Last: {last_word}")
     elif not around.ledger_error:
         parts.append(f"{name} has never run.")
-    if passed is not None:
-        parts.append(not_launched(passed))
+    if due:
+        parts.append(due)
     absent = [parent for parent in job.after.jobs if parent not in node.jobs] if job.after is not None else []
     if absent:
         parts.append(f"This node has no job {', '.join(absent)}, after which it runs: another node must have it.")
@@ -502,9 +430,9 @@ def _held_by(hold: Hold | None) -> str:
     """Who, since when, until when and why, as far as known."""
     if hold is None or not hold.by:
         return ""
-    end = f" until {_at(hold.until)}" if hold.until else ""
+    end = f" until {when(hold.until)}" if hold.until else ""
     note = f" ({hold.note})" if hold.note else ""
-    return f"{end} by {hold.by}, uid {hold.uid}, since {_at(hold.at)}{note}"
+    return f"{end} by {hold.by}, uid {hold.uid}, since {when(hold.at)}{note}"
 
 
 def recovering(left_s: float) -> str:
@@ -517,30 +445,20 @@ def recovering(left_s: float) -> str:
 
 def _pending(row: Row, pursuit: Pursuit | None, election: Election | None) -> str:
     late = Policy.unpack(row.policy).start_within_s
-    text = f"waits to be launched (due {_at(row.not_before)}, given up {late:.0f} s later)"
+    text = f"waits to be launched (due {when(row.not_before)}, given up {late:.0f} s later)"
     if pursuit is not None and pursuit.why:
         text += f"; {pursuit.why}"
-    standing = _standing(election)
-    return f"{text}. {standing}".rstrip(". ") if standing else text
+    stand = standing(election)
+    return f"{text}. {stand}".rstrip(". ") if stand else text
 
 
 def _retry(row: Row, pursuit: Pursuit | None) -> str:
-    text = f"is due again as attempt {row.attempt} at {_at(row.not_before)}, because: {row.reason}"
+    text = f"is due again as attempt {row.attempt} at {when(row.not_before)}, because: {row.reason}"
     if is_backfill(row) and not is_rerun(row) and not row.token:
-        text = f"waits to be launched for the first time (attempt {row.attempt}, due {_at(row.not_before)})"
+        text = f"waits to be launched for the first time (attempt {row.attempt}, due {when(row.not_before)})"
     if pursuit is not None and pursuit.why:
         text += f"; {pursuit.why}"
     return text
-
-
-def _standing(election: Election | None) -> str:
-    """Which nodes would launch it, and which not."""
-    if election is None:
-        return ""
-    if election.succession:
-        return f"Elected to try first: {election.succession[0]}."
-    abstaining = [f"{name} ({c.abstains})" for name, c in sorted(election.statements.items()) if c.abstains]
-    return f"No node can take it: {'; '.join(abstaining)}." if abstaining else ""
 
 
 def _before(attempts: list[AttemptRow], row: Row) -> str:
@@ -552,7 +470,3 @@ def _before(attempts: list[AttemptRow], row: Row) -> str:
         f"attempt {a.attempt} on {a.node} was {a.state} ({a.reason or 'no reason recorded'})" for a in earlier
     )
     return f" Before that: {told}."
-
-
-def _at(at: float) -> str:
-    return iso(int(at)) if at else "no time"  # the second that other views show

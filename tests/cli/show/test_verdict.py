@@ -62,6 +62,8 @@ def test_a_node_that_is_fine(ctl: Callable[..., Result], daemon: FakeDaemon) -> 
     [
         ({"drained": HOLD, "state": "draining"}, 1, "drained by anna: new disks"),
         ({"late_jobs": ["etl", "sales"]}, 1, "late: etl, sales"),
+        ({"clock_skew_s": -300.0}, 1, "it opens no scheduled run: its clock is 300 s behind the ledger's"),
+        ({"clock_skew_s": 9.9}, 0, "ready, 3 nodes alive, 1 run active"),
         ({"late_jobs": [f"j{n}" for n in range(9)]}, 1, "late: j0, j1, j2, j3, j4, …"),
         (
             {"boot": [{"name": "cache", "state": "failed"}, {"name": "mount", "state": "done"}]},
@@ -103,7 +105,7 @@ def test_a_node_in_trouble(
 
     assert (done.exit_code, done.stdout.split(" | ")[0]) == (
         code,
-        f"COORDD {('', 'WARNING', 'CRITICAL')[code]} - {text}",
+        f"COORDD {('OK', 'WARNING', 'CRITICAL')[code]} - {text}",
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views import timeline
 from coordd.services.views.objects import Stop, nodes_view, run_view
-from coordd.services.views.why import CALM, Absent, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
+from coordd.services.views.why import CALM, Holder, Obstacles, Surroundings, why_job, why_no_job, why_run
+from coordd.services.waiting.absent import Absent
 
 DOWN = Surroundings(ledger_error="Connection refused")
 RECOVERING = Surroundings(recovering_s=42.0)
@@ -496,3 +498,21 @@ def test_a_disk_without_room_or_without_inodes_is_full(
     said = doctor.room_checks(str(tmp_path))
     assert [one["state"] for one in said] == states
     assert ("inodes" in said[1]["text"]) is bool(files)
+
+
+def test_the_doctor_says_how_many_bad_rows_and_open_breakers_it_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It named five, and ended as if these were all."""
+    known = Lone(job("j")).ready().node
+    known.ctx.bad_rows = {f"j#{number}": "bad" for number in range(7)}
+    checks = doctor.row_checks(known)
+    assert (len(checks), checks[-1]["text"]) == (6, "2 more rows are bad")
+    known.ctx.bad_rows = {f"j#{number}": "bad" for number in range(5)}
+    assert len(doctor.row_checks(known)) == 5
+
+    def of_jobs(count: int) -> dict[str, Any]:
+        one = SimpleNamespace(name="job:j", is_open=True, job=known.jobs["j"], sentence=lambda: "open")
+        return {f"j{number}": one for number in range(count)}
+
+    for count, texts in ((5, ["open"] * 5), (7, ["open"] * 5 + ["2 more breakers of jobs are open"])):
+        monkeypatch.setattr(doctor, "of_jobs", lambda *_, count=count: of_jobs(count))
+        assert [one["text"] for one in doctor.job_breaker_checks(known)] == texts

@@ -17,7 +17,8 @@ from coordd.core.wire.events import Candidacy
 from coordd.services.views import timeline
 from coordd.services.views.fires import Fire
 from coordd.services.views.objects import Stop
-from coordd.services.views.why import Absent, Obstacles, Surroundings, why_job, why_run
+from coordd.services.views.why import Obstacles, Surroundings, why_job, why_run
+from coordd.services.waiting.absent import Absent
 
 DUE = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 RUN = "sales@2027-01-15T08:00:00Z"

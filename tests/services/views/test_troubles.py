@@ -7,19 +7,35 @@ from typing import Any
 
 import pytest
 import trio
+from support.ledger_calls import grant_of
+from support.memory import MemoryLedger
 from support.small_cluster import Lone, job
 
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.open_answer import Current, OpenAnswer
-from coordd.core.ledger.requests import NOTHING_SETTLED
-from coordd.core.ledger.rows import Row
-from coordd.core.ledger.words import SUCCESS, AttemptNumber, Policy, Token
+from coordd.core.ledger.requests import NOTHING_SETTLED, Claim, Register
+from coordd.core.ledger.rows import LedgerTime, Row
+from coordd.core.ledger.runner_requests import Gate, Registration, Renew
+from coordd.core.ledger.words import GRANTED, OK, SUCCESS, AttemptNumber, Policy, Token
 from coordd.core.ready import Now
-from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursued import BUDGET, Pursuit
 from coordd.core.wire.events import Action, JobLate, flatten
 from coordd.errors import UnavailableError
 from coordd.services.control import doctor
-from coordd.services.views.troubles import LATE_RUN_S, SEARCH_S, Found, Successes, Terms, Trouble, Troubles, read
+from coordd.services.views import troubles as views
+from coordd.services.views.troubles import (
+    LATE_RUN_S,
+    NOT_ALL,
+    ROWS_MAX,
+    SEARCH_S,
+    Found,
+    Looked,
+    Successes,
+    Terms,
+    Trouble,
+    Troubles,
+    read,
+)
 
 WALL = 1_700_000_000.0
 TERMS = Terms(renew_interval_s=5.0, ledger_timeout_s=2.0, kill_grace_s=10.0)
@@ -48,7 +64,7 @@ class Looks:
 
     def at(self, seconds: float, *rows: Row) -> Found:
         now = Now(1000.0 + seconds, WALL + seconds)
-        return self.troubles.judge(rows, self.last, self.jobs, self.pursuits, TERMS, now)
+        return self.troubles.judge(Looked([*rows], self.last, set(), False), self.jobs, self.pursuits, TERMS, now)
 
 
 def test_an_unknown_run_is_told_with_its_reason() -> None:
@@ -74,6 +90,15 @@ def test_a_run_that_waits_its_turn_is_not_late() -> None:
     pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), NOTHING_SETTLED, Now(0.0, 0.0))
     pursuit.limited = True
     assert not looks.at(LATE_RUN_S + 1, row("pending")).late
+
+
+@pytest.mark.parametrize(("slots", "late"), [("pool heavy", False), (BUDGET, True), ("", True)])
+def test_a_run_in_the_line_of_a_pool_waits_its_turn(slots: str, late: bool) -> None:
+    """Only the first of the line asks the ledger, which limits it; the others were late after a minute."""
+    looks = Looks()
+    pursuit = looks.pursuits["j#1"] = Pursuit(Action("j", "j#1"), NOTHING_SETTLED, Now(0.0, 0.0))
+    pursuit.slots = slots
+    assert bool(looks.at(LATE_RUN_S + 1, row("pending")).late) is late
 
 
 def test_a_holder_that_does_not_renew_is_stuck_and_one_that_does_is_not() -> None:
@@ -125,6 +150,68 @@ def test_doctor_fails_for_what_blocks_a_job() -> None:
     assert checks[0]["text"].endswith("and 3 more")
 
 
+def a_ledger(*runs: str, every_s: float) -> tuple[MemoryLedger, list[float]]:
+    """A ledger with these runs, one after the other, and its clock."""
+    at = [WALL]
+    ledger = MemoryLedger(clock=lambda: LedgerTime(at[0], 500.0 + at[0] - WALL))
+    for run in runs:
+        of = Registration(run, "j", "d1", Policy(), at[0], scheduled=False)
+        assert ledger.ask(Register(of=of)).word == OK
+        at[0] += every_s
+    return ledger, at
+
+
+def test_a_late_run_does_not_hide_behind_newer_ones() -> None:
+    """The newest 200 of each state were looked at; the troubled ones are the oldest."""
+    ledger, at = a_ledger(*[f"j#{number}" for number in range(ROWS_MAX + 50)], every_s=0.1)
+    at[0] = WALL + LATE_RUN_S + 0.15
+    looked = read(ledger, [], Successes(), 0.0)
+    looks = Looks()
+    found = looks.troubles.judge(looked, {}, {}, TERMS, Now(0.0, at[0]))
+    assert [late.run for late in found.late] == ["j#0", "j#1"]
+
+
+def test_a_run_that_has_not_renewed_its_lease_does_not_hide_behind_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"j#{number}" for number in range(4)]
+    ledger, _ = a_ledger(*names, every_s=1.0)
+    for number, name in enumerate(names):
+        claim = Claim(
+            of=Registration(name, "j", "d1", Policy(overlap="allow"), WALL, scheduled=False),
+            attempt=AttemptNumber(0), nonce=f"n{number}", node="a.1", lease_s=60.0,
+        )  # fmt: skip
+        answer = ledger.ask(claim)
+        assert answer.word == GRANTED
+        ledger.ask(Gate(grant=grant_of(name, 0, answer.token, f"n{number}")))
+        ledger.ask(Renew(grant=grant_of(name, 0, answer.token, f"n{number}"), lease_s=60.0, launched=True))
+    assert {row.state for row in ledger.runs()} == {"started"}
+    monkeypatch.setattr(views, "OPEN_MAX", 2)
+    monkeypatch.setattr("coordd.core.ledger.requests.OPEN_PAGE", 2)
+    looked = read(ledger, [], Successes(), 0.0)
+    assert {"j#0", "j#1"} <= {row.run for row in looked.rows}
+    assert looked.cut
+
+
+def test_a_look_that_did_not_see_all_open_runs_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, at = a_ledger("j#0", "j#1", "j#2", every_s=1.0)
+    whole = read(ledger, [], Successes(), 0.0)
+    assert ([row.run for row in whole.rows], whole.cut) == (["j#0", "j#1", "j#2"], False)
+    monkeypatch.setattr(views, "ROWS_MAX", 2)
+    cut = read(ledger, [], Successes(), 0.0)
+    assert ([row.run for row in cut.rows], cut.cut) == (["j#0", "j#1"], True)
+    found = Looks().troubles.judge(cut, {}, {}, TERMS, Now(0.0, at[0]))
+    assert found.sentence() == NOT_ALL
+    assert [(one["check"], one["state"], one["text"]) for one in doctor.trouble_checks(found)] == [
+        ("runs", "warn", NOT_ALL)
+    ]
+
+
+def test_runs_that_wait_their_turn_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, _ = a_ledger("j#0", "j#1", "j#2", every_s=1.0)
+    monkeypatch.setattr(views, "ROWS_MAX", 1)
+    looked = read(ledger, [], Successes(), 0.0, {"j#0", "j#1"}.__contains__)
+    assert ([row.run for row in looked.rows], looked.cut) == (["j#2"], False)
+
+
 class HangingLedger:
     """A ledger service whose questions are answered too late."""
 
@@ -140,7 +227,7 @@ class HangingLedger:
 def test_a_ledger_that_hangs_is_waited_for_once() -> None:
     ledger = HangingLedger()
     node = Lone(job("j")).ready().node
-    troubles = Troubles(SimpleNamespace(node=node), ledger)  # type: ignore[arg-type]  # all that is asked of them
+    troubles = Troubles(SimpleNamespace(node=node, now=lambda: Now(0.0, WALL)), ledger)  # type: ignore[arg-type]  # all that is asked of them
 
     async def many() -> None:
         async with trio.open_nursery() as nursery:
@@ -156,9 +243,8 @@ def test_a_job_that_never_succeeded_counts_from_the_activation_that_the_ledger_k
     """A restart of the daemon does not restart the count."""
     answer = OpenAnswer([], {}, WALL, current={"j": Current(sequence=1, digest="d", counts_from=WALL - 500.0)})
     ledger = SimpleNamespace(runs=lambda **_wanted: [], ask=lambda _request: answer, succeeded=lambda _jobs: {})
-    _, last = read(ledger, ["j"], Successes(), 0.0)
     looks = Looks(job("j", expect_within_s=400.0))
-    looks.last = last
+    looks.last = read(ledger, ["j"], Successes(), 0.0).last
     assert "500 s since" in looks.at(0.0).late_jobs["j"]
 
 
