@@ -24,7 +24,7 @@ from coordd.cli.show.phrases import safe, some
 from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, TERMINAL, UNKNOWN
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
-# What each refresh asks for, and how much of it is kept for the screen. Of runs this is the limit in each state: viewers
+# What each refresh asks for, and how much of it is kept for the screen. The limit of runs is for each state: viewers
 # are told no more.
 RUNS_LOOKED_AT = 100
 EVENTS_KEPT = 200
