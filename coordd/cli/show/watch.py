@@ -24,8 +24,8 @@ from coordd.cli.show.phrases import safe, some
 from coordd.core.ledger.words import PENDING, RECEIVED, RETRY, STARTED, TERMINAL, UNKNOWN
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 
-# What each refresh asks for, and how much of it is kept for the screen. Of runs, so many in each state: viewers are
-# told no more.
+# What each refresh asks for, and how much of it is kept for the screen. The limit of runs is for each state: viewers
+# are told no more.
 RUNS_LOOKED_AT = 100
 EVENTS_KEPT = 200
 ENDED_SHOWN = 5

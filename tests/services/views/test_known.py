@@ -12,11 +12,12 @@ from support.small_cluster import job
 from coordd.core.groups.expand import Expand
 from coordd.core.jobs.job import After
 from coordd.core.jobs.schedule import parse_schedule
+from coordd.core.ledger.fires import SKIPPED
 from coordd.core.ledger.requests import nominal_time
 from coordd.errors import UnavailableError
 from coordd.services.control.callers import OPERATOR, Caller
 from coordd.services.views.explanations import Explanations
-from coordd.services.views.fires import SKIPPED, Fire
+from coordd.services.views.fires import Fire
 from services.control.test_why_answers import row
 
 NOON = 1_795_435_200.0  # 2026-11-23T12:00:00Z
