@@ -23,7 +23,7 @@ from coordd.adapters.disk.alarm_file import AlarmFile
 from coordd.adapters.disk.audit_files import AuditChain, check as check_audit
 from coordd.adapters.disk.backlog import SqliteBacklog
 from coordd.adapters.disk.definitions import DefinitionsFile
-from coordd.adapters.disk.files import NodeState, StateFile
+from coordd.adapters.disk.files import NodeState, StateFile, make_directory
 from coordd.adapters.disk.job_definitions import JobDefinitionsFile
 from coordd.adapters.disk.requests import RequestFiles
 from coordd.adapters.kernel.descent import in_a_run
@@ -31,7 +31,7 @@ from coordd.adapters.launch.units import probe as probe_units
 from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
-from coordd.config.for_core import needs_restart, restarted_with, settings_of
+from coordd.config.for_core import named, needs_restart, restarted_with, settings_of
 from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config
 from coordd.config.settings import load
@@ -100,8 +100,11 @@ class Daemon:
         self._stopping = self._begun = False
         self._refused = ""  # why the boot steps end the start
         self.notifier = SystemdNotifier()
-        self._make_directories()
+        for path, mode in ((config.node.state_dir, 0o700), (config.node.runtime_dir, 0o755)):
+            make_directory(path, mode)
         state = self._open_state()
+        self._kept_name = state.name or config.node.name
+        config = self.config = self._at_start = self._named(config)
         self.node = self._make_node(state)
         about = {"node": config.node.name, "cluster": config.cluster.name, "socket": config.control.socket}
         self.boot = Boot(config.boot, about, self._waits)
@@ -167,6 +170,12 @@ class Daemon:
             log.warning("state.made_up", what=state.warning)
         self._boots = state.boots + 1
         return state
+
+    def _named(self, config: Config) -> Config:
+        config, self._name_warning = named(config, self._kept_name)
+        if self._name_warning:
+            log.warning("node.name_changed", warning=self._name_warning)
+        return config
 
     def _make_node(self, state: NodeState) -> Node:
         config, rng = self.config, random.SystemRandom()
@@ -449,7 +458,7 @@ class Daemon:
         return result
 
     def _reload(self, no_jobs: bool) -> dict[str, Any]:
-        config = load(self._config_path, os.environ)
+        config = self._named(load(self._config_path, os.environ))
         fixed = needs_restart(self._at_start, config)
         config = restarted_with(self._at_start, config)
         jobs = self.source.reload(config, no_jobs=no_jobs)
@@ -499,27 +508,13 @@ class Daemon:
 
     # ---- disk
 
-    def _make_directories(self) -> None:
-        node = self.config.node
-        for path, mode in ((node.state_dir, 0o700), (node.runtime_dir, 0o755)):
-            try:
-                os.makedirs(path, mode=mode, exist_ok=True)
-                probe = os.path.join(path, f".probe-{os.getpid()}")
-                with open(probe, "wb") as file:
-                    file.write(b"x")
-                os.unlink(probe)
-            except OSError as exc:
-                raise UnavailableError(
-                    f"{path} cannot be written: {exc.strerror or exc}; set [node] state_dir and runtime_dir, "
-                    "or give this user the directory"
-                ) from exc
-
     def _save_mark(self, mark: int) -> None:
         self._saved_mark = mark
         known, seen = self.connections.known, self.connections.ledger_mark
         if seen and known.pin:  # otherwise it would count as a ledger that was used
             self._ledgers = {**self._ledgers, self.connections.ledger_url: seen}
-        self._state_file.save(self._boots, mark, self._ledgers, (known.pin, known.pinned_at))
+        name = self._at_start.node.name if self._at_start.called_by_host else ""
+        self._state_file.save(self._boots, mark, self._ledgers, (known.pin, known.pinned_at), name)
 
     def _save_pin(self, pin: str) -> None:
         self.connections.known.use(pin)
@@ -544,6 +539,8 @@ class Daemon:
         uid = os.getuid()
         checks = [doctor.check("runs as", doctor.OK if uid else doctor.WARN, f"uid {uid}", "run it as a separate user")]
         node = self.config.node
+        if self._name_warning:
+            checks.append(doctor.check("name", doctor.WARN, self._name_warning, "set [node] name, then restart"))
         checks += [*doctor.room_checks(node.state_dir), *self.source.checks()]
         checks += doctor.opened_checks(self.connections.open_ledger)
         checks.append(doctor.bus_check(self.bus))

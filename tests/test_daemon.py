@@ -128,3 +128,73 @@ def test_a_stop_of_the_machine_ends_the_runs_before_the_daemon(stops: bool, monk
     trio.run(Daemon._farewell, daemon, clock=trio.testing.MockClock(autojump_threshold=0))
     ended = [("STATUS=it ends", "EXTEND_TIMEOUT_USEC=90000000", "WATCHDOG=1"), "the machine stops"]
     assert happened == [("STOPPING=1", "STATUS=stopping"), "stop", *(ended if stops else [])]
+
+
+@contextlib.contextmanager
+def unnamed(directory: str, monkeypatch: pytest.MonkeyPatch, fqdn: str, said: str = "") -> Iterator[Daemon]:
+    """A daemon on a machine that calls itself so; ``said``: the name that its configuration sets."""
+    monkeypatch.setattr("socket.getfqdn", lambda: fqdn)
+    path = Path(configuration(directory))
+    path.write_text(path.read_text().replace('name = "edge-1"', f'name = "{said}"' if said else ""))
+    daemon = Daemon(load(str(path), {}), str(path))
+    try:
+        yield daemon
+        daemon._save_mark(0)  # as at each start
+    finally:
+        daemon._close()
+
+
+def said_of_the_name(daemon: Daemon) -> list[tuple[str, str]]:
+    give(daemon, status=dict)
+    return [(one["state"], one["text"]) for one in daemon._doctor() if one["check"] == "name"]
+
+
+FULL = "edge-2.example.com"
+
+
+def test_a_node_keeps_its_name_while_dns_is_away(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drains and runs for one node are of that name; the short one would be another node."""
+    with unnamed(directory, monkeypatch, FULL) as daemon, capture_logs() as logged:
+        assert said_of_the_name(daemon) == []
+    for _ in range(2):
+        with capture_logs() as logged, unnamed(directory, monkeypatch, "edge-2") as daemon:
+            assert daemon.node.hostname == daemon.builder.config.node.name == daemon.config.node.name == FULL
+            [(state, text)] = said_of_the_name(daemon)
+            assert state == "warn"
+            assert text.startswith(f"this machine is called edge-2 now, and the node keeps the name {FULL}")
+        assert [line["warning"] for line in logged if line["event"] == "node.name_changed"] == [text]
+    with unnamed(directory, monkeypatch, FULL.upper()) as daemon:
+        assert daemon.node.hostname == FULL
+    with unnamed(directory, monkeypatch, FULL) as daemon:
+        assert said_of_the_name(daemon) == []
+
+
+def test_a_reload_while_dns_is_away_asks_for_no_restart(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with unnamed(directory, monkeypatch, FULL) as daemon:
+        monkeypatch.setattr("socket.getfqdn", lambda: "edge-2")
+        assert daemon.reload()["needs_restart"] == []
+        assert daemon.config.node.name == FULL
+        assert len(said_of_the_name(daemon)) == 1
+
+
+def test_a_machine_of_another_name_is_another_node(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with unnamed(directory, monkeypatch, FULL):
+        pass
+    with capture_logs() as logged, unnamed(directory, monkeypatch, "edge-3.example.com") as daemon:
+        assert daemon.node.hostname == "edge-3.example.com"
+        [(_, text)] = said_of_the_name(daemon)
+        assert text.startswith(f"this machine is called edge-3.example.com now, and the node was {FULL}")
+    assert text in [line.get("warning") for line in logged]
+    with unnamed(directory, monkeypatch, "edge-3.example.com") as daemon:
+        assert said_of_the_name(daemon) == []
+
+
+def test_a_name_that_is_set_counts_always_and_is_not_kept(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with unnamed(directory, monkeypatch, FULL):
+        pass
+    with unnamed(directory, monkeypatch, "edge-2", said="edge-2") as daemon:
+        assert daemon.node.hostname == "edge-2"
+        assert said_of_the_name(daemon) == []
+    with unnamed(directory, monkeypatch, FULL) as daemon:
+        assert daemon.node.hostname == FULL
+        assert said_of_the_name(daemon) == []

@@ -42,6 +42,31 @@ def restarted_with(start: Config, after: Config) -> Config:
     return structs.replace(after, boot=start.boot, **sections)
 
 
+def named(config: Config, kept: str) -> tuple[Config, str]:
+    """The configuration with the name that this node keeps, and a warning or "".
+
+    ``kept``: the name that the machine gave at an earlier start, or "". It depends on DNS, and drains, holds and runs
+    for one node name it: while DNS is away the machine has its short name only, which would be another node.
+    """
+    now = config.node.name
+    if not config.called_by_host or kept in ("", now):
+        return config, ""
+    if _short(kept) != _short(now):
+        return config, (
+            f"this machine is called {now} now, and the node was {kept} at its last start: what drains, holds or names"
+            f" {kept} does not count for it; if that is not intended, set [node] name"
+        )
+    warning = (
+        f"this machine is called {now} now, and the node keeps the name {kept} of an earlier start: is DNS away? Set"
+        " [node] name to the one that counts"
+    )
+    return structs.replace(config, node=structs.replace(config.node, name=kept)), warning
+
+
+def _short(name: str) -> str:
+    return name.partition(".")[0].casefold()
+
+
 def settings_of(config: Config, version: str) -> Settings:
     """``version`` is the one of this program."""
     cluster, budget = config.cluster, config.node.budget

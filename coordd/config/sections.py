@@ -291,7 +291,9 @@ class MirrorConfig(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """The whole configuration from coordd.toml and the environment. ``path``: its file, or ""."""
+    """The whole configuration from coordd.toml and the environment. ``path``: its file, or "". ``called_by_host``:
+    nobody has set the node's name, so it is what the machine calls itself now.
+    """
 
     node: NodeConfig = NodeConfig()
     cluster: ClusterConfig = ClusterConfig()
@@ -314,6 +316,7 @@ class Config(msgspec.Struct, frozen=True):
     services: tuple[ServiceTable, ...] = ()
     boot: tuple[BootStep, ...] = ()
     path: str = ""
+    called_by_host: bool = False
 
     @property
     def lineage_namespace(self) -> str:

@@ -371,9 +371,10 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         one = {key: _from_environment(environ[variable], _kinds(section)[key])}
         settings[section].update(values.read_table(one, _readers(section), partial(_report_in, report, section)))
     if not problems:
+        by_host = "name" not in settings["node"]
         settings["node"].setdefault("name", default_node_name())
         sections: dict[str, Any] = {section: SECTIONS[section](**settings[section]) for section in SECTIONS}
-        config = _with_lineage(Config(**sections, **lists, pools=pools, path=source))
+        config = _with_lineage(Config(**sections, **lists, pools=pools, path=source, called_by_host=by_host))
         for setting, message in (
             *_conflicts(config),
             *safety.missing(config.cluster, environ),

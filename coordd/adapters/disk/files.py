@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from coordd.core.clock import CLOCK_BLOCK
+from coordd.core.names import NAME
 from coordd.errors import UnavailableError
 
 # Maximum number of damaged files that are kept; more copies would not tell more.
@@ -46,6 +47,24 @@ def write_atomic(path: str, data: bytes, *, mode: int = 0o600) -> None:
     sync_directory(os.path.dirname(path) or ".")
 
 
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory, unless it is there, and look whether it can be written.
+
+    Raises UnavailableError if it cannot.
+    """
+    try:
+        os.makedirs(path, mode=mode, exist_ok=True)
+        probe = os.path.join(path, f".probe-{os.getpid()}")
+        with open(probe, "wb") as file:
+            file.write(b"x")
+        os.unlink(probe)
+    except OSError as exc:
+        raise UnavailableError(
+            f"{path} cannot be written: {exc.strerror or exc}; set [node] state_dir and runtime_dir, "
+            "or give this user the directory"
+        ) from exc
+
+
 def set_aside(path: str) -> str:
     """Keep a damaged file as ``PATH.bad-N``, and return that name. Raises UnavailableError."""
     names = [f"{path}.bad-{number}" for number in range(1, BAD_COPIES_MAX + 1)]
@@ -70,7 +89,8 @@ class NodeState(NamedTuple):
 
     ``ledgers`` has the last known epoch of each ledger (by its URL): only a node that never saw a ledger may start with
     an empty one. ``pin`` is the identity and the address of the ledger that the node has used, or "" and "".
-    ``warning`` is a sentence for the log if the numbers had to be replaced, otherwise "".
+    ``warning`` is a sentence for the log if the numbers had to be replaced, otherwise "". ``name`` is what the machine
+    called itself when the node took its name from it, otherwise "".
     """
 
     boots: int
@@ -78,6 +98,7 @@ class NodeState(NamedTuple):
     warning: str
     ledgers: dict[str, str]
     pin: tuple[str, str] = ("", "")
+    name: str = ""
 
 
 class StateFile:
@@ -118,14 +139,20 @@ class StateFile:
                 ledgers = fields.get("ledgers", {})
                 known = ledgers if isinstance(ledgers, dict) else {}
                 marks = {str(url): str(mark) for url, mark in known.items()}
-                return NodeState(boots, clock_mark, "", marks, pin=_pin(fields.get("pin")))
+                name = fields.get("name")
+                return NodeState(boots, clock_mark, "", marks, _pin(fields.get("pin")), _name(name))
         except (ValueError, TypeError, KeyError, RecursionError):
             pass  # damaged, like a wrong type: both are handled below
         kept = set_aside(self.path)
         return self._made_up(wall_s, highest_clock(), f"{self.path} was not readable, kept as {kept}; {_GOES_ON}")
 
     def save(
-        self, boots: int, clock_mark: int, ledgers: Mapping[str, str] | None = None, pin: tuple[str, str] = ("", "")
+        self,
+        boots: int,
+        clock_mark: int,
+        ledgers: Mapping[str, str] | None = None,
+        pin: tuple[str, str] = ("", ""),
+        name: str = "",
     ) -> None:
         """Write the state; it is on the disk when this returns.
 
@@ -137,6 +164,8 @@ class StateFile:
             fields["ledgers"] = dict(ledgers)
         if pin[0]:
             fields["pin"] = {"identity": pin[0], "address": pin[1]}
+        if name:
+            fields["name"] = name
         data = json.dumps(fields).encode() + b"\n"
         try:
             write_atomic(self.path, data)
@@ -152,6 +181,11 @@ def _pin(said: object) -> tuple[str, str]:
     if isinstance(said, dict) and isinstance(said.get("identity"), str) and isinstance(said.get("address"), str):
         return said["identity"], said["address"]
     return "", ""
+
+
+def _name(said: object) -> str:
+    """The name from the file; one that no node can have counts as none."""
+    return said if isinstance(said, str) and NAME.fullmatch(said) else ""
 
 
 _GOES_ON = "the boot counter continues from the wall clock, the logical clock from the journal"

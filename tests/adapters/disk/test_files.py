@@ -40,11 +40,22 @@ class TestStateFile:
     def test_a_pin_that_is_none_is_not_taken(self, tmp_path: Path, pin: object) -> None:
         path = tmp_path / "state.json"
         path.write_text(json.dumps({"boots": 7, "clock_mark": 9, "pin": pin}))
-        assert StateFile(str(path)).load(wall_s=WALL_S, highest_clock=lambda: 0) == (7, 9, "", {}, ("", ""))
+        assert StateFile(str(path)).load(wall_s=WALL_S, highest_clock=lambda: 0) == (7, 9, "", {}, ("", ""), "")
+
+    def test_remembers_what_the_machine_was_called(self, tmp_path: Path) -> None:
+        state = StateFile(str(tmp_path / "state.json"))
+        state.save(7, 131072, name="edge-2.example.com")
+        assert state.load(wall_s=WALL_S, highest_clock=lambda: 0).name == "edge-2.example.com"
+
+    @pytest.mark.parametrize("name", [7, [], "", "a b", "x" * 65, "e\u0301"])
+    def test_a_name_that_no_node_can_have_is_not_taken(self, tmp_path: Path, name: object) -> None:
+        path = tmp_path / "state.json"
+        path.write_text(json.dumps({"boots": 7, "clock_mark": 9, "name": name}))
+        assert StateFile(str(path)).load(wall_s=WALL_S, highest_clock=lambda: 0) == (7, 9, "", {}, ("", ""), "")
 
     def test_the_first_start_is_above_any_earlier_life_of_this_name(self, tmp_path: Path) -> None:
         state = StateFile(str(tmp_path / "state.json")).load(wall_s=WALL_S, highest_clock=lambda: 0)
-        assert state == (int(WALL_S), 0, "", {}, ("", ""))
+        assert state == (int(WALL_S), 0, "", {}, ("", ""), "")
 
     @pytest.mark.parametrize(
         "content",
