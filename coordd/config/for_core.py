@@ -46,7 +46,7 @@ def named(config: Config, kept: str) -> tuple[Config, str]:
     """The configuration with the name that this node keeps, and a warning or "".
 
     ``kept``: the name that the machine gave at an earlier start, or "". It depends on DNS, and drains, holds and runs
-    for one node name it: while DNS is away the machine has its short name only, and that is no other node.
+    for one node name it: while DNS is away the machine has its short name only, which would be another node.
     """
     now = config.node.name
     if not config.called_by_host or kept in ("", now):

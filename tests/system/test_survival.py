@@ -332,6 +332,26 @@ def test_a_runner_that_is_stopped_leaves_nothing_alive_when_its_lease_lapses(bac
         cluster.becomes(run, "revoked")
 
 
+def test_when_the_machine_stops_the_daemon_leaves_after_its_runs() -> None:
+    """The network goes after the daemon's unit: what has not reported by then never does."""
+    with cluster_of(1) as cluster:
+        (node,) = cluster.nodes
+        tools, begun = cluster.path / "tools", cluster.path / "begun"
+        tools.mkdir()
+        (tools / "systemctl").write_text("#!/bin/sh\necho stopping\n")
+        (tools / "systemctl").chmod(0o755)
+        node.env["PATH"] = f"{tools}:/usr/local/bin:/usr/bin:/bin"
+        script = f"trap 'sleep 0.7; exit 0' TERM; : >{begun}; while :; do sleep 0.05; done"
+        cluster.job_file("slow", f'on_lost = "hold"\n[command]\nargv = ["/bin/sh", "-c", "{script}"]\n')
+        cluster.start()
+        run = str(node.call("run.trigger", job="slow")["id"])
+        until(begun.exists)
+        assert node.stop() == 0
+        assert node.family() == set()
+        assert cluster.row(run)["state"] != "started"
+        assert "runners.not_ended" not in node.log()
+
+
 def _pid(node: Node) -> int:
     assert node.process is not None
     return node.process.pid

@@ -305,7 +305,8 @@ class Methods(CheckMethods):
         if take(params, "dry_run", bool, False):
             if caller.asked is not None:
                 caller.asked.recorded = True  # it changed nothing
-            return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": self._argv(job, values)}
+            argv = await self._lookups.do(lambda _: self._argv(job, values), looks=False)
+            return {"id": triggered_run(job.name, ident), "dry_run": True, "argv": argv}
         only, said = self._only(job, params), self._asked(params)
         group = triggered_run(job.name, ident)
         result = await self._registered(job, group, values, only, caller)
