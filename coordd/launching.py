@@ -214,7 +214,7 @@ def _kind(job: Job) -> object:
     proxied = bool(launch.proxy_user)
     client = (launch.connect, launch.pipeline)  # these need more of this machine
     identified = (launch.keytab, launch.principal, named, proxied, job.run_as)
-    return env, launch.properties_file, launch.master, *identified, *client
+    return env, launch.properties_file, launch.master, launch.deploy_mode, *identified, *client
 
 
 def _differs(launch: SparkSubmit) -> str:

@@ -165,8 +165,9 @@ def test_applications_are_looked_up_where_their_run_has_them(tmp_path: Path) -> 
 
     default, given = builder.applications(nightly, row_of("{}")), builder.applications(nightly, row_of('{"team": "b"}'))
 
-    assert default is not None and default.place == "http://edge-1.example.example:1, namespace team-a"  # noqa: PT018
-    assert given is not None and given.place == "http://edge-1.example.example:1, namespace team-b"  # noqa: PT018
+    assert [one and one.place for one in (default, given)] == [
+        f"http://edge-1.example.example:1, namespace team-{team}" for team in "ab"
+    ]
     launch = Launch(
         "nightly#1", "nightly", AttemptNumber(0), Token(7), "n7", EPOCH, '{"team": "b"}', MONO + 58.0, 60.0, digest="d"
     )

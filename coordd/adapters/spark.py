@@ -356,6 +356,7 @@ def _marks(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:
         conf["spark.kubernetes.driver.annotation.coordd-run"] = of.run
     if deploy_mode == "cluster" and master.startswith(STANDALONE):
         conf[MARK] = property_mark(*identity)
+        conf["spark.driver.supervise"] = "false"  # also if the site's file says true: only coordd starts it again
     if deploy_mode == "cluster" and has_lookup(master):  # the tracker follows it from then on
         conf[f"spark.{WAITS.get(master.partition('://')[0], WAITS[YARN])}.waitAppCompletion"] = "false"
     return conf

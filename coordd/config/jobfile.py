@@ -344,7 +344,9 @@ class _Reading:
                 self.wrong("lease", timing)
         if isinstance(launch, SparkSubmit) and launch.deploy_mode == "cluster":
             master = launch.master or config.spark.master
-            self.on_cluster(said.get("on_lost", "relaunch"), launch, master, guarded=bool(config.guard.listen))
+            guarded = bool(config.guard.listen)
+            if fault := jobkeys.cluster_fault(said.get("on_lost", "relaunch"), launch, master, guarded=guarded):
+                self.wrong(*fault)
         if isinstance(launch, SparkSubmit):
             self.identity(launch, config)
             self.allowed(launch, config.spark.conf_allow)
@@ -357,34 +359,6 @@ class _Reading:
         late = jobkeys.too_late_for_all(said, schedule)
         if late or (said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid"):
             self.wrong("misfire", late or jobkeys.ALL_FORBIDDEN, warning=True)
-
-    def on_cluster(self, on_lost: str, launch: SparkSubmit, master: str, *, guarded: bool) -> None:
-        """Checks of deploy mode cluster."""
-        if master.startswith("spark://") and launch.application.endswith((".py", ".zip", ".egg")):
-            self.wrong(
-                "spark.deploy_mode",
-                f'a Standalone master ("{master}") refuses Python programs in deploy mode cluster: write deploy_mode ='
-                ' "client", or give a jar',
-            )
-        elif master.startswith("spark://") and launch.conf.get("spark.driver.supervise", "false") != "false":
-            self.wrong(
-                "spark.conf",
-                '"spark.driver.supervise" lets the Standalone master start a failed driver again by itself, beside'
-                " the attempts that coordd counts: write attempts under [retry] instead",
-            )
-        elif guarded and launch.conf.get("spark.yarn.maxAppAttempts", "1") != "1":
-            self.wrong(
-                "spark.conf",
-                '"spark.yarn.maxAppAttempts" above 1 lets YARN start a second driver with the token of the first, and'
-                " with [guard] both would be the owner: write attempts under [retry] instead",
-            )
-        elif on_lost == "relaunch" and not (master == "yarn" or master.startswith(("k8s://", "spark://"))):
-            self.wrong(
-                "on_lost",
-                'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
-                f' attempt may have left running, and master "{master}" has none: only yarn, k8s:// and spark:// show'
-                ' what belongs to a run. Write on_lost = "hold"',
-            )
 
     def identity(self, launch: SparkSubmit, config: Config) -> None:
         """Checks of keytab, principal and proxy_user: spark-submit refuses some combinations, and ignores others."""

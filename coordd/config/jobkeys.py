@@ -20,7 +20,7 @@ from coordd.config.following import expanding, keys as following
 from coordd.config.following.relations import FIRES_MAX, FROM
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
-from coordd.core.jobs.job import Concurrency, Dedupe, Limits, Rate, Rates, Schedule
+from coordd.core.jobs.job import Concurrency, Dedupe, Limits, Rate, Rates, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import next_fire, parse_duration, zone
 from coordd.core.ledger import words
 from coordd.core.ledger.breaker import text as breakers
@@ -41,13 +41,15 @@ MEMORY_MIN, MEMORY_MAX = 16 * 2**20, 2**62
 # Keys that [spark].conf must not contain, and why.
 OWNED_CONF = {
     "spark.yarn.tags": "coordd uses it to find a run's applications",
-    "spark.kubernetes.driver.pod.name": "coordd uses it to find a run's driver",
     "spark.yarn.submit.waitAppCompletion": "coordd follows the application itself",
     "spark.kubernetes.submission.waitAppCompletion": "coordd follows the application itself",
     "spark.standalone.submit.waitAppCompletion": "coordd follows the application itself",
     "spark.master": "write master under [spark]",
     "spark.submit.deployMode": "write deploy_mode under [spark]",
 }
+
+# In deploy mode client Spark needs it: the executors belong to that pod.
+POD_NAME = "spark.kubernetes.driver.pod.name"
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/\S+", re.ASCII | re.IGNORECASE)
 _CONF_KEY = re.compile(r"spark\.[A-Za-z0-9._-]{1,200}", re.ASCII)
@@ -156,6 +158,43 @@ def _conf(value: object) -> dict[str, str]:
             raise ValueError(f'expected keys that begin with "spark." (spark-submit ignores others), found "{key:.60}"')
         values.text(item)
     return conf
+
+
+def cluster_fault(on_lost: str, launch: SparkSubmit, master: str, *, guarded: bool) -> tuple[str, str] | None:
+    """The key of a job with deploy mode cluster that cannot be kept, and why."""
+    standalone = master.startswith("spark://")
+    if master.startswith("local"):
+        return "spark.deploy_mode", (
+            f'spark-submit refuses deploy_mode = "cluster" with master "{master}": name a master, such as yarn, or'
+            ' write deploy_mode = "client"'
+        )
+    if standalone and launch.application.endswith((".py", ".zip", ".egg")):
+        return "spark.deploy_mode", (
+            f'a Standalone master ("{master}") refuses Python programs in deploy mode cluster: write deploy_mode ='
+            ' "client", or give a jar'
+        )
+    if POD_NAME in launch.conf:
+        return (
+            "spark.conf",
+            f'"{POD_NAME}" must not be set with deploy_mode = "cluster": coordd finds a run\'s driver by it',
+        )
+    if standalone and launch.conf.get("spark.driver.supervise", "false") != "false":
+        return "spark.conf", (
+            '"spark.driver.supervise" lets the Standalone master start a failed driver again by itself, beside'
+            " the attempts that coordd counts: write attempts under [retry] instead"
+        )
+    if guarded and launch.conf.get("spark.yarn.maxAppAttempts", "1") != "1":
+        return "spark.conf", (
+            '"spark.yarn.maxAppAttempts" above 1 lets YARN start a second driver with the token of the first, and'
+            " with [guard] both would be the owner: write attempts under [retry] instead"
+        )
+    if on_lost == "relaunch" and not (standalone or master == "yarn" or master.startswith("k8s://")):
+        return "on_lost", (
+            'on_lost = "relaunch" with deploy_mode = "cluster" needs a look-up of the application that the lost'
+            f' attempt may have left running, and master "{master}" has none: only yarn, k8s:// and spark:// show'
+            ' what belongs to a run. Write on_lost = "hold"'
+        )
+    return None
 
 
 def _joined(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:

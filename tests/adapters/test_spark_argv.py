@@ -316,6 +316,16 @@ def test_this_python_is_for_programs_on_this_machine_alone(environ: dict[str, st
     assert "PYSPARK_DRIVER_PYTHON" not in own, "it names the driver's too"
 
 
+def test_a_standalone_master_supervises_no_driver_of_ours_whatever_the_site_says(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "site.conf").write_text("spark.driver.supervise=true\n")
+    site = SparkDefaults(master="spark://m:7077", properties_file=f"{tmp_path}/site.conf")
+
+    assert conf_of(run(spark(deploy_mode="cluster"), site, environ))["spark.driver.supervise"] == "false"
+    assert conf_of(run(spark(), site, environ))["spark.driver.supervise"] == "true", "it says nothing about client mode"
+
+
 def wrapper(environ: dict[str, str], tmp_path: Path) -> str:
     """A spark-submit outside its Spark, as in the packages of distributions: it calls another one."""
     del environ["SPARK_HOME"]

@@ -37,14 +37,20 @@ def test_a_lost_attempt_is_tried_again_where_its_application_can_be_looked_up(tm
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        (CLUSTER + 'master = "local[2]"\n', "on_lost", 'master "local[2]" has none'),
+        (CLUSTER + 'master = "local[2]"\n', "spark.deploy_mode", 'with master "local[2]": name a master'),
+        ('on_lost = "hold"\n' + CLUSTER, "spark.deploy_mode", 'with master "local[*]": name a master'),
+        (CLUSTER + 'master = "mesos://m:5050"\n', "on_lost", 'master "mesos://m:5050" has none'),
         (
             CLUSTER.replace(".py", ".jar") + STANDALONE + 'conf = { "spark.driver.supervise" = "true" }\n',
             "spark.conf",
             "write attempts under [retry]",
         ),
         ('on_lost = "hold"\n' + CLUSTER + STANDALONE, "spark.deploy_mode", "refuses Python programs"),
-        (SPARK + 'conf = { "spark.kubernetes.driver.pod.name" = "x" }\n', "spark.conf", "to find a run's driver"),
+        (
+            CLUSTER + 'master = "k8s://https://api"\nconf = { "spark.kubernetes.driver.pod.name" = "x" }\n',
+            "spark.conf",
+            "coordd finds a run's driver by it",
+        ),
         (SPARK + 'conf = { "spark.yarn.submit.waitAppCompletion" = "x" }\n', "spark.conf", "follows the application"),
     ],
 )
@@ -54,6 +60,14 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, text: str, key: str, sai
     assert job is None
     assert found == key
     assert said in why
+
+
+def test_in_client_mode_on_kubernetes_a_job_names_the_pod_that_its_executors_belong_to(tmp_path: Path) -> None:
+    text = SPARK + 'master = "k8s://https://api"\nconf = { "spark.kubernetes.driver.pod.name" = "edge-1" }\n'
+
+    job, problems = load(tmp_path, text)
+
+    assert (job is not None, problems) == (True, [])
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_every_field_of_a_job_is_filled_by_a_key_or_put_together() -> None:
     ("text", "placement"),
     [
         (SPARK, "spread"),
-        ('on_lost = "hold"\n' + SPARK + 'deploy_mode = "cluster"\n', "first"),
+        (SPARK + 'deploy_mode = "cluster"\nmaster = "yarn"\n', "first"),
         (COMMAND, "first"),
         ('placement = "spread"\n' + COMMAND, "spread"),
     ],
@@ -130,7 +130,7 @@ BAD_JOBS = [
     (SPARK + 'args = ["{region}"]\n', "spark.args", '"{region}" is not declared under params'),
     (SPARK + 'args = ["{"]\n', "spark.args", "write {{ and }} for braces"),
     (SPARK + 'deploy_mode = "yarn"\n', "spark.deploy_mode", "expected one of client, cluster"),
-    (SPARK + 'deploy_mode = "cluster"\n', "on_lost", 'master "local[*]" has none: only yarn, k8s:// and spark://'),
+    (SPARK + 'deploy_mode = "cluster"\n', "spark.deploy_mode", "name a master, such as yarn"),
     (SPARK + 'master = "--class"\n', "spark.master", "does not begin with"),
     (SPARK + 'jars = ["/a.jar,/b.jar"]\n', "spark.jars", "without commas"),
     (SPARK + 'keytab = "k"\n', "spark.keytab", "expected an absolute path"),

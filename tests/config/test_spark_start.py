@@ -17,13 +17,13 @@ BAD = [
     # text, key, what else is said
     (SPARK + 'pipeline = "/s.yml"\n', "spark.pipeline", "found both: a run has one program"),
     ('[spark]\npipeline = "s.yml"\n', "spark.pipeline", "absolute path"),
-    ('on_lost = "hold"\n' + PIPELINE + 'deploy_mode = "cluster"\n', "spark.pipeline", 'needs deploy_mode = "client"'),
+    (PIPELINE + 'deploy_mode = "cluster"\nmaster = "yarn"\n', "spark.pipeline", 'needs deploy_mode = "client"'),
     (PIPELINE + 'class = "x.Y"\n', "spark.class", "a client in Python"),
     (PIPELINE + 'connect = "pool"\n', "spark.connect", "leave connect out"),
     (PIPELINE + 'conf."spark.connect.grpc.binding.port" = "7"\n', "spark.conf", "coordd sets it for each run"),
     (SPARK + 'connect = "yes"\n', "spark.connect", "pool"),
     ('[spark]\napplication = "/a.jar"\nconnect = "pool"\n', "spark.connect", 'found application "/a.jar"'),
-    ('on_lost = "hold"\n' + SPARK + 'fast_start = true\ndeploy_mode = "cluster"\n', "spark.fast_start", "Leave it out"),
+    (SPARK + 'fast_start = true\ndeploy_mode = "cluster"\nmaster = "yarn"\n', "spark.fast_start", "Leave it out"),
 ]
 
 

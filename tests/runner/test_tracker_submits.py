@@ -73,11 +73,13 @@ def test_an_application_that_is_there_without_its_tag_may_be_the_runs(yarn: Fake
     assert f"{ident}, which spark-submit has named, is there without the run's tag" in runner.lost
 
 
-def test_a_resource_manager_that_does_not_say_404_leaves_it_open(yarn: FakeYarn, tmp_path: Path) -> None:
+def test_a_resource_manager_that_does_not_say_404_leaves_it_open(
+    yarn: FakeYarn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ident = yarn.new()
     one, runner = tracker(tmp_path, SAYS % ident, settle_s=1.0)
     answer = yarn.answer
-    yarn.answer = lambda asked: (500, {}) if ident in asked.path else answer(asked)  # type: ignore[method-assign]
+    monkeypatch.setattr(yarn, "answer", lambda asked: (500, {}) if ident in asked.path else answer(asked))
 
     with pytest.raises(SystemExit):
         one._submit()

@@ -22,6 +22,9 @@ _NAME = re.compile(r"<name>\s*([^<]*?)\s*</name>")
 _VALUE = re.compile(r"<value>\s*([^<]*?)\s*</value>")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
+# Keys of Hadoop's configuration that ask for Kerberos: for its services, and for their web interfaces.
+SERVICES, WEB = "hadoop.security.authentication", "hadoop.http.authentication.type"
+
 # Keys of Spark's conf for the same.
 KEYTABS = ("spark.kerberos.keytab", "spark.yarn.keytab")
 
@@ -35,16 +38,29 @@ def problem(launch: SparkSubmit, master: str, env: Mapping[str, str], run_as: st
     What only the user of ``run_as`` may read is not judged. Without a ticket Hadoop's client goes on as nobody in
     particular; a driver that needs no Hadoop service works then, so only YARN and impersonation count as impossible.
     """
-    if launch.keytab:
-        return keytab_problem(launch.keytab, launch.principal)
+    if launch.keytab and (why := keytab_problem(launch.keytab, launch.principal)):
+        return why
+    if launch.keytab or any(key in launch.conf for key in KEYTABS):
+        return no_ticket_for_look_up(launch, master, env, run_as, now)
     needed = launch.proxy_user or master.startswith("yarn")
     return no_ticket(launch, env, run_as, now) if needed else ""
+
+
+def no_ticket_for_look_up(launch: SparkSubmit, master: str, env: Mapping[str, str], run_as: str, now: float) -> str:
+    """Why the application of a job with a keytab cannot be looked up: Spark logs in by itself, and curl does not. Only
+    where Hadoop's configuration says that web interfaces want Kerberos: else a ResourceManager lets everybody look.
+    """
+    conf_dir = conf_dir_of(env)
+    if master != "yarn" or launch.deploy_mode != "cluster" or not wants_kerberos(conf_dir, WEB):
+        return ""
+    why = ticket_problem(env, run_as, now, instead="")
+    return why and f"the look-up of its application needs a ticket too, beside the keytab: {why}"
 
 
 def no_ticket(launch: SparkSubmit, env: Mapping[str, str], run_as: str, now: float) -> str:
     """Why a job without a keytab has no ticket, if Hadoop's configuration asks for one; else ""."""
     known = launch.keytab or launch.properties_file or any(key in launch.conf for key in KEYTABS)
-    if known or not wants_kerberos(env.get("HADOOP_CONF_DIR", "") or env.get("YARN_CONF_DIR", "")):
+    if known or not wants_kerberos(conf_dir_of(env)):
         return ""
     return ticket_problem(env, run_as, now)
 
@@ -67,8 +83,13 @@ def keytab_problem(path: str, principal: str) -> str:
     )
 
 
-def wants_kerberos(conf_dir: str) -> bool:
-    """True if Hadoop's configuration there asks everyone for Kerberos."""
+def conf_dir_of(env: Mapping[str, str]) -> str:
+    """Where Hadoop's configuration is; "" if nothing says so."""
+    return env.get("HADOOP_CONF_DIR", "") or env.get("YARN_CONF_DIR", "")
+
+
+def wants_kerberos(conf_dir: str, key: str = SERVICES) -> bool:
+    """True if Hadoop's configuration there asks everyone for Kerberos, by this key."""
     if not conf_dir:
         return False
     try:
@@ -78,23 +99,25 @@ def wants_kerberos(conf_dir: str) -> bool:
         return False
     for inside in _PROPERTY.findall(text):
         name, value = _NAME.search(inside), _VALUE.search(inside)
-        if name and value and name[1] == "hadoop.security.authentication":
+        if name and value and name[1] == key:
             return value[1].lower() == "kerberos"
     return False
 
 
-def ticket_problem(env: Mapping[str, str], run_as: str, now: float) -> str:
-    """Why there is no valid ticket for programs with this environment; "" if there is one, or nobody can tell."""
+def ticket_problem(env: Mapping[str, str], run_as: str, now: float, instead: str = "; or give the job a keytab") -> str:
+    """Why there is no valid ticket for programs with this environment; "" if there is one, or nobody can tell.
+    ``instead``: what would do in its place.
+    """
     try:
         user = pwd.getpwnam(run_as) if run_as else pwd.getpwuid(os.getuid())
     except KeyError:
         return ""
     path = cache(env, user.pw_uid)
     if not path:
+        if not instead:
+            return ""  # curl reads other caches than files
         return f"Java reads tickets of files only, and KRB5CCNAME is {env['KRB5CCNAME']:.100}: name a file, or a keytab"
-    advice = (
-        f"kinit -c {path} as {user.pw_name}, and something that renews it (k5start, cron); or give the job a keytab"
-    )
+    advice = f"kinit -c {path} as {user.pw_name}, and something that renews it (k5start, cron){instead}"
     try:
         found = [ticket for ticket in files.tickets(path) if ticket.granting]
     except FileNotFoundError:

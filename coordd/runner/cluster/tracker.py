@@ -46,7 +46,7 @@ TRY_AGAIN_S = 2.0
 
 # If spark-submit has failed by itself and has printed no id of an application, nothing was submitted after this number
 # of look-ups that find nothing. Then it is called again after a pause (seconds), which triples each time. On YARN a
-# printed id is no evidence: "Submitting application ID" comes before anything is submitted. So the look-ups ask for it.
+# printed id proves nothing: "Submitting application ID" comes before anything is submitted. So the look-ups ask for it.
 EMPTY_LOOKUPS = 3
 SUBMIT_AGAIN_S = 10.0
 SUBMIT_AGAIN_MAX_S = 300.0

@@ -127,6 +127,40 @@ def test_only_a_job_that_cannot_do_without_is_kept_from_starting(realm: Realm, t
     assert not refused(SparkSubmit("/a.py", properties_file="/p"))
 
 
+def test_a_look_up_at_a_resource_manager_that_wants_kerberos_needs_a_ticket_beside_the_keytab(
+    realm: Realm, tmp_path: Path
+) -> None:
+    def conf_dir(name: str, **settings: str) -> str:
+        (tmp_path / name).mkdir()
+        lines = [f"<property><name>{key}</name><value>{value}</value></property>" for key, value in settings.items()]
+        (tmp_path / name / "core-site.xml").write_text(f"<configuration>{''.join(lines)}</configuration>")
+        return str(tmp_path / name)
+
+    kerberos = {"hadoop.security.authentication": "kerberos"}
+    spnego = conf_dir("spnego", **kerberos, **{"hadoop.http.authentication.type": "kerberos"})
+    http = conf_dir("http", **kerberos, **{"hadoop.http.authentication.type": "simple"})
+    unsaid = conf_dir("unsaid", **kerberos)
+
+    def why(launch: SparkSubmit, master: str = "yarn", conf: str = spnego, ticket: bool = False) -> str:
+        env = {"HADOOP_CONF_DIR": conf, "KRB5CCNAME": str(realm.cache if ticket else tmp_path / "none")}
+        return identity.problem(launch, master, env, "", time.time())
+
+    far = SparkSubmit("/a.py", deploy_mode="cluster", keytab=str(realm.keytab), principal="etl")
+    by_conf = SparkSubmit("/a.py", deploy_mode="cluster", conf={"spark.kerberos.keytab": str(realm.keytab)})
+
+    for launch in (far, by_conf):
+        said = why(launch)
+        assert said.startswith("the look-up of its application needs a ticket too, beside the keytab: ")
+        assert f"{tmp_path}/none is not there; kinit -c {tmp_path}/none as " in said
+        assert "give the job a keytab" not in said
+        assert why(launch, ticket=True) == ""
+        assert [why(launch, conf=conf) for conf in (http, unsaid)] == ["", ""], "its REST interface asks nobody"
+    assert why(keytab_job(realm, "etl")) == "", "in client mode nothing is looked up"
+    assert why(far, "k8s://https://api") == ""
+    bad = SparkSubmit("/a.py", deploy_mode="cluster", keytab=str(realm.keytab), principal="bob")
+    assert why(bad).startswith("spark.principal: "), "first things first"
+
+
 def test_doctor_names_a_keytab_for_everybody_and_a_job_without_a_ticket(
     realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
