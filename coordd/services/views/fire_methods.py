@@ -70,19 +70,21 @@ class FireMethods(CoreMethods):
 
     async def fires_due(self, job: Job, after: float, upto: float) -> list[Fire]:
         """What became of the fire times that are due after ``after``, up to ``upto``. Raises UnavailableError."""
-        begin, end = after - job.offset_s, upto - job.offset_s
-        found = await self._fires(job, begin, end, FIRES_MAX, looks=False)
-        return [fire for fire in found if after < fire.due <= upto]
+        offset_s = job.released.offset_s
+        found = await self._fires(job, after - offset_s, upto - offset_s, FIRES_MAX, looks=False)
+        return [fire for fire in found if after < fire.due <= upto and fire.decision != fires.HELD]
 
     async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> list[Fire]:
         """The newest fire times between two nominal instants (Unix seconds). Raises UnavailableError."""
-        node = self._driver.node
+        node, held, job = self._driver.node, not job.enabled, job.released
         members = job.expand.count if job.expand else 1
         limit = min(most, VIEWER_LIST_MAX if looks else most, max(1, MEMBERS_READ_MAX // members))
         present = self._ledger_wall()
         end = min(end, present)
         decided = await self._ledger.query(lambda ledger: ledger.fires(job.name))
         parts = fires.segments(decided.activations, (job, *reversed(node.past(job.name))))
+        if held and not decided.activations:
+            parts = []  # it has never begun to count
         identity_from = node.identity_from
         dues = await self._lookups.do(
             lambda _: fires.enumerated(parts, max(begin, 0.0), end, limit, identity_from, present), looks=looks
@@ -91,7 +93,7 @@ class FireMethods(CoreMethods):
         last = max(dues[-1].due if dues else 0.0, end + job.offset_s)
         known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, limit * members))
         found = fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)[-limit:]
-        return [self._seen(job, fire) for fire in found]
+        return [fires.of_held_job(fire) if held else self._seen(job, fire) for fire in found]
 
     def _seen(self, job: Job, fire: Fire) -> Fire:
         """With what this node knows of it, and the ledger does not yet."""

@@ -180,9 +180,8 @@ def _without_row(
         return absent.group + ("" if absent.group_ended else troubles + _held_back(job_of(run), obstacles))
     told = f"The ledger has no run {run!r}: {told_of(absent)}"
     undecided = absent.fire is None or not absent.fire.decision
-    open_still = (
-        undecided and absent.is_fire_time and (absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to)
-    )
+    unsettled = absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to
+    open_still = absent.waits or (undecided and absent.is_fire_time and unsettled and not absent.held)
     return told + (_held_back(job_of(run), obstacles) if open_still else "")
 
 
@@ -397,13 +396,14 @@ def _next_time(job: Job, next_at: float | None, stop: Stop | None) -> str:
     """When it runs next, or what it waits for."""
     if not job.enabled:
         return "It is held: its job file says enabled = false, so nothing launches it."
+    after = f" It also waits for its parents. {lineal.relation(job)}" if job.after is not None else ""
     if next_at is not None and stop is not None:
         return (
             f"Its next time is {iso(next_at)}: it starts only if the suspension ends before that, or at most "
-            f"{job.start_within_s:.0f} s after it."
+            f"{job.start_within_s:.0f} s after it.{after}"
         )
     if next_at is not None:
-        return f"Next: {iso(next_at)}."
+        return f"Next: {iso(next_at)}.{after}"
     if job.after is not None:
         return lineal.relation(job)
     if job.schedule is None and job.triggers:
