@@ -265,7 +265,8 @@ class Explanations(Absences):
             others = [m.hostname for m in node.members.values() if self._has_other_jobs(m.jobs_digest)]
             problem = problems[0] if problems else ""
             last_word, steps = await self._why_run(rows[0].run, caller, CALM) if rows else ("", [])
-            return why.why_no_job(name, problem, rows, sorted(others), self._like(name), around, last_word), steps
+            like, source = self._like(name), self._jobs_from(name)
+            return why.why_no_job(name, problem, rows, sorted(others), like, around, last_word, source), steps
         # what concerns the whole job is explained only once
         last_word, last_steps = await self._why_run(rows[0].run, caller, CALM) if rows else ("", [])
         stopped = await self._stopped()
@@ -291,6 +292,7 @@ class Explanations(Absences):
             self._bad_checks(job),
             await self.due_now(job, rows, caller),
             self.clock_off() if job.schedule is not None else "",
+            self._jobs_from(name),
         )
         return said, sorted(steps, key=lambda step: step.at)
 
@@ -302,6 +304,10 @@ class Explanations(Absences):
         told = [f"Its parent {name} is held: its job file says enabled = false." for name in held]
         stops = {name: stopped[name] for name in parents if name in stopped and name not in held}
         return told + [f"Its parent {why.stopped(name, stop)}" for name, stop in stops.items() if not stop.common]
+
+    def _jobs_from(self, job: str) -> str:
+        """Where a job's definition comes from, if that explains anything; backends/methods.py knows it."""
+        return ""
 
     def _bad_checks(self, job: Job) -> list[str]:
         """The checks of a job that are not good; checks/methods.py knows them."""

@@ -56,7 +56,7 @@ SAME_S = 0.001
 # due).
 ROWS_MAX = 200
 
-# Maximum number of open runs in one look, the longest due first: those in trouble are no new ones.
+# Maximum number of open runs in one look, the longest due first: those in trouble are old.
 OPEN_MAX = 2000
 NOT_ALL = "not all open runs were looked at, only those that are due longest"
 

@@ -27,7 +27,7 @@ RECORDED_MAX = 1000
 
 
 class Absences(FireMethods):
-    """What is known of runs without a row."""
+    """The facts about runs without a row."""
 
     async def absent(self, run: str, pursuit: Pursuit | None, caller: Caller) -> Absent:
         """Why that run has no row. Raises UnavailableError."""
@@ -147,7 +147,7 @@ class Absences(FireMethods):
 
 
 def _misnamed(run: str, fire_at: float | None) -> str:
-    """What was expected, if that is no id of a scheduled run; "" if it is, or of a triggered one."""
+    """The id that was expected, if this one does not name a run; "" if it may."""
     job = job_of(run)
     if "#" in run or run == job:
         return ""

@@ -29,7 +29,7 @@ class Absent(NamedTuple):
     own: bool = True  # its job has a schedule
     child: bool = False  # its job runs after others
     held: bool = False  # its job is held
-    misnamed: str = ""  # what was expected, if its id is no id of a run
+    misnamed: str = ""  # the id that was expected, if this one does not name a run
     group: str = ""  # of a group: how its members are, as a sentence
     group_ended: bool = False
     heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
