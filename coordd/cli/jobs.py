@@ -268,7 +268,7 @@ def job_next(name: str, count: int) -> None:
 )
 @click.option("--to", "end", metavar="T", callback=instant, help="Fire times up to then (included).")
 def job_fires(name: str, begin: float | None, end: float | None) -> None:
-    """What became of each fire time: launched, coalesced, skipped, missed, rejected, suspended, blackout or limited.
+    """What became of fire times: launched, coalesced, skipped, missed, rejected, suspended, blackout, limited, held.
 
     Without --from: the last 50. Equal neighbours are one line; --output json has every fire time.
     """

@@ -240,6 +240,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.schedule.offset_s if self.schedule is not None else 0.0
 
     @property
+    def released(self) -> Job:
+        """The same job as it is when it is not held: what it would do."""
+        if self.enabled:
+            return self
+        return msgspec.structs.replace(self, enabled=True, schedule=self.schedule or self.held, held=None)
+
+    @property
     def schedule_digest(self) -> str:
         """A digest of the schedule's part, independent of the version of the time zone data."""
         schedule = self.schedule

@@ -41,6 +41,9 @@ class RevisionMethods(OrphanMethods):
             **super().table(),
         }
 
+    def _jobs_from(self, job: str) -> str:
+        return self.source.told(job) if self.source is not None else ""
+
     async def config_publish(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         source, note = self._published(), _note(params)
         try:

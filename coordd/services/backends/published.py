@@ -108,6 +108,36 @@ class PublishedSource(Elsewhere):
             "waiting": self._pending[0] or None,
         }
 
+    def told(self, job: str) -> str:
+        in_force = self.in_force.number
+        waiting = self._pending[0] if self._pending[0] > in_force else 0
+        change = self._change(job) if waiting else ""
+        if job in self.jobs.jobs and not change and in_force == self.kept.number:
+            return ""
+        said = f"revision {in_force} is in force" if in_force else "no revision is in force"
+        if self.kept.number != in_force:
+            said += f", and this node has {f'revision {self.kept.number}' if self.kept.number else 'none'}"
+        if waiting:
+            why = f": {'; '.join(self.waits[:REASONS_MAX])}" if self.waits else ""
+            said += f"; {waiting} waits{f', {change}' if change else ''}{why}"
+        elif self.problem:
+            said += f"; {self.problem}"
+        return f"The jobs of this node come from {self.backend}: {said} (coordctl config list)."
+
+    def _change(self, job: str) -> str:
+        """What the newest revision, which waits, would make of a job; "" if nothing, or it is not read yet."""
+        candidate, present = self._candidate, self.jobs.jobs.get(job)
+        if candidate is None or candidate.of.number != self._pending[0]:
+            return ""
+        if job in candidate.jobs.problems:
+            return f"in which {job} is wrong"
+        newer = candidate.jobs.jobs.get(job)
+        if newer is None:
+            return f"which has no {job}"
+        if present is None:
+            return f"which has {job}"
+        return f"which changes {job}" if newer.digest != present.digest else ""
+
     def _about(self) -> str:
         return f"revision {self.kept.number} of {self._place}" if self.kept.number else f"no revision of {self._place}"
 

@@ -104,6 +104,10 @@ class Source:
         """For ``status``."""
         return {"backend": self.backend, "problem": self.problem or None}
 
+    def told(self, job: str) -> str:
+        """For ``why``: where the definition of a job comes from, if that explains anything; "" for job files."""
+        return ""
+
     def checks(self) -> list[dict[str, str]]:
         """For ``doctor``."""
         path = self.config.node.jobs_dir
@@ -136,6 +140,11 @@ class Elsewhere(Source):
     def checks(self) -> list[dict[str, str]]:
         advice = "what this node has stays in use; see docs/runbook.md: job definitions do not come"
         return [check("jobs", FAIL if self.problem else OK, self.problem or self._about(), advice)]
+
+    def told(self, job: str) -> str:
+        if job in self.jobs.jobs and not self.problem:
+            return ""
+        return f"The jobs of this node come from {self._about()}" + (f"; {self.problem}." if self.problem else ".")
 
     def _about(self) -> str:
         """Where the definitions come from."""

@@ -7,16 +7,13 @@ from typing import Any
 
 import trio
 
-from coordd.core.groups.expand import group_of
-from coordd.core.jobs.job import Job, job_of, scheduled_run, unpinned
-from coordd.core.jobs.schedule import is_blacked_out, next_fire
+from coordd.core.jobs.job import Job, job_of, unpinned
 from coordd.core.ledger.requests import ListOpen, nominal_time
 from coordd.core.ledger.rows import ALL, OF_JOB, Hold, Row
 from coordd.core.ledger.sound import run_fault
 from coordd.core.ledger.words import RECEIVED, STARTED, TERMINAL
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.names import host_of
-from coordd.core.runs.pursued import Pursuit
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.breakers.view import of_jobs
@@ -29,15 +26,12 @@ from coordd.services.following import groups, lineal
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.relay import Relay
 from coordd.services.views import objects, recorded, timeline, whatif, why
-from coordd.services.views.fire_methods import FireMethods
-from coordd.services.views.fires import Fire
 from coordd.services.views.objects import Stop
 from coordd.services.views.timeline import Step
 from coordd.services.views.troubles import Troubles
 from coordd.services.views.why import CALM, Holder, Obstacles, Surroundings
-from coordd.services.waiting import due
-from coordd.services.waiting.absent import Absent, not_launched, undecided
-from coordd.services.waiting.sentences import clock_off
+from coordd.services.waiting.absences import Absences
+from coordd.services.waiting.absent import Absent
 
 # A sentence, and what happened.
 Explained = tuple[str, list[Step]]
@@ -45,11 +39,8 @@ Explained = tuple[str, list[Step]]
 # For a job without a file: this many runs are counted, and this many of them are named.
 ROWS_MAX = 1000
 
-# The ledger is asked for at most this many rows at a time whether it has them.
-RECORDED_MAX = 1000
 
-
-class Explanations(FireMethods):
+class Explanations(Absences):
     """Explains what delays a run or a job."""
 
     def __init__(
@@ -181,34 +172,34 @@ class Explanations(FireMethods):
         pursuit = node.pursuits.pursuits.get(run)
         attempt = pursuit.attempt if pursuit else 0
         election = node.elections.by_id.get(f"{run}/{attempt}")
-        accepted = run in node.triggers.requests
+        holder = absent = None
         try:
             row = await self._ledger.query(lambda ledger: ledger.run(run))
             attempts = await self._ledger.query(lambda ledger: ledger.attempts(run))
+            if row is None:
+                absent = await self.absent(run, pursuit, caller)
         except UnavailableError as exc:
             around, known = self._around(str(exc)), node.outcomes.of(run)
             heard = ""
             if known is not None:
                 why_so = known.outcome.reason
                 heard = why.as_heard(known, disclosure.reason(why_so) if caller.role <= VIEWER else why_so)
-            unknown = Absent(False, heard=heard, accepted=accepted)
+            unknown = Absent(False, heard=heard, accepted=run in node.triggers.requests)
             return why.why_run(run, None, [], pursuit, election, around, absent=unknown), []
         if caller.role <= VIEWER:  # here, where a reason is still separate
             for told in (row, *attempts):
                 if told is not None:
                     told.reason = disclosure.reason(told.reason)
-        holder = absent = None
-        if row is None:
-            absent = (await self._absent_group(run) or self._absent(run))._replace(
-                fire=await self._decision(run, caller), accepted=accepted, given_up=self._given_up(pursuit)
-            )
-        elif row.state in (RECEIVED, STARTED):
+        if row is not None and row.state in (RECEIVED, STARTED):
             holder = self._holder(row)
-        no_file = job_of(run) not in node.jobs
-        stop = None if no_file else (await self._stopped()).get(job_of(run))
+        job = node.jobs.get(job_of(run))
+        no_file, stopped = job is None, {} if job is None else await self._stopped()
+        stop = stopped.get(job_of(run))
+        if absent is not None and absent.waits and around is None and job is not None:
+            absent = absent._replace(awaits=" ".join([absent.awaits, *self._parents_stopped(job, stopped)]))
         obstacles = self._obstacles(row, no_file, stop)
         if row is None and nominal_time(run) is not None:
-            obstacles = obstacles._replace(clock=self._clock_off())
+            obstacles = obstacles._replace(clock=self.clock_off())
         if around is not None:  # a part of what is said of its job, which tells what concerns all of its runs
             obstacles = obstacles._replace(stop=None, drained={}, breaker="", breaker_told=bool(obstacles.breaker))
         said = why.why_run(
@@ -257,68 +248,6 @@ class Explanations(FireMethods):
         lost_s = now - gone_at if gone_at is not None else None
         return Holder(member.state, now - member.heard_at, lost_s, silent_s, row.lease, turn_in_s)
 
-    async def _decision(self, run: str, caller: Caller) -> Fire | None:
-        """What the ledger has decided about a fire time; None also while it does not answer."""
-        try:
-            fire = await self.decision(run, looks=caller.role <= VIEWER)
-        except UnavailableError:
-            return None
-        return self._as_seen(fire, caller) if fire is not None else None
-
-    async def _absent_group(self, run: str) -> Absent | None:
-        """What the rows of a group's members tell of it. None: the run is not a group, or none of them has a row."""
-        expand = groups.expanded(run, self._driver.node.jobs.get(job_of(run)))
-        if expand is None:
-            return None
-        rows = await self._ledger.query(lambda ledger: groups.member_rows(ledger, run, expand))
-        if not rows:
-            return None
-        ended = groups.state_of(rows, expand.count) in TERMINAL
-        said = groups.sentence(run, rows, expand.count)
-        return Absent(True, nominal_time(run), group=said, group_ended=ended)
-
-    def _absent(self, run: str) -> Absent:
-        """Known facts about a run that has no row."""
-        job = self._driver.node.jobs.get(job_of(run))
-        fire_at = nominal_time(run)
-        if job is not None and job.after is not None:
-            waiting = self._driver.node.following.waiting(job.name, self._ledger_wall())
-            awaits = next((lineal.awaits(one) for one in waiting if one.run == run), "")
-            return Absent(True, fire_at, awaits=awaits or "none of its parents has ended, as far as this node knows.")
-        if job is None or fire_at is None:
-            return Absent(job is not None, fire_at)
-        node, schedule = self._driver.node, job.schedule
-        due = node.due_of(run)  # the schedule's times, and what is settled, count with the job's jitter
-        is_fire_time = blacked_out = False
-        following = None
-        if schedule is not None:
-            is_fire_time = next_fire(schedule, due - 1e-6) == due
-            following = next_fire(schedule, due)
-            blacked_out = is_blacked_out(schedule, due)
-        return Absent(
-            True,
-            due,
-            is_fire_time,
-            following,
-            node.planner.settled_to(job.name),
-            self._driver.passed_over(job.name, due),
-            job.misfire,
-            self._ledger_wall(),
-            blacked_out,
-        )
-
-    def _given_up(self, pursuit: Pursuit | None) -> str:
-        """Until when a run that is due may be launched; "" for another one."""
-        wall, node = self._ledger_wall(), self._driver.node
-        if pursuit is None or not due.without_row([pursuit], wall):
-            return ""
-        job = node.definition(pursuit.action.job, pursuit.action.digest) or node.jobs.get(pursuit.action.job)
-        return due.given_up(job, pursuit.action.due_at, wall) if job is not None else ""
-
-    def _clock_off(self) -> str:
-        """Why this node opens no scheduled run: its clock is wrong; "" if it is not."""
-        return clock_off(self._driver.node.skew_s(self._driver.now()))
-
     def _around(self, error: str = "") -> Surroundings:
         """``error``: the error of this query. A ledger that fails only for writes can still answer it."""
         bus, breaker = self._driver.bus, self._ledger.breaker
@@ -348,15 +277,18 @@ class Explanations(FireMethods):
             others = [m.hostname for m in node.members.values() if self._has_other_jobs(m.jobs_digest)]
             problem = problems[0] if problems else ""
             last_word, steps = await self._why_run(rows[0].run, caller, CALM) if rows else ("", [])
-            return why.why_no_job(name, problem, rows, sorted(others), self._like(name), around, last_word), steps
+            like, source = self._like(name), self._jobs_from(name)
+            return why.why_no_job(name, problem, rows, sorted(others), like, around, last_word, source), steps
         # what concerns the whole job is explained only once
         last_word, last_steps = await self._why_run(rows[0].run, caller, CALM) if rows else ("", [])
-        stop = (await self._stopped()).get(name)
+        stopped = await self._stopped()
+        stop = stopped.get(name)
         steps = (
             last_steps if rows and rows[0].state not in TERMINAL else [*last_steps, *timeline.of_run(None, [], stop)]
         )
         fires = objects.next_fires(job, self._ledger_wall(), 1)
         late = self._troubles.found.late_jobs.get(name, "")
+        awaits = lineal.sentence(name, node.following.waiting(name, self._ledger_wall()))
         said = why.why_job(
             job,
             stop,
@@ -368,35 +300,26 @@ class Explanations(FireMethods):
             late,
             node.rulebook.definitions.stale.get(name, ""),
             self._breaker(name),
-            lineal.sentence(name, node.following.waiting(name, self._ledger_wall())),
+            " ".join(filter(None, [awaits, *self._parents_stopped(job, stopped)])),
             self._bad_checks(job),
-            await self._due(job, rows, caller),
-            self._clock_off() if job.schedule is not None else "",
+            await self.due_now(job, rows, caller),
+            self.clock_off() if job.schedule is not None else "",
+            self._jobs_from(name),
         )
         return said, sorted(steps, key=lambda step: step.at)
 
-    async def _due(self, job: Job, rows: list[Row], caller: Caller) -> str:
-        """What became of the newest fire times without a run; "" also while the ledger is away."""
-        node, wall = self._driver.node, self._ledger_wall()
-        waiting = due.without_row(node.pursuits.pursuits.values(), wall)
-        waiting = [one for one in waiting if one.action.job == job.name][:RECORDED_MAX]
-        names = [one.action.run for one in waiting]
-        try:
-            known = await self._ledger.query(lambda ledger: ledger.recorded(names)) if names else set()
-            newest = await self.newest_without_run(job)
-        except UnavailableError:
-            return due.told(job, waiting, node.elections.by_id, wall)
-        waiting = [one for one in waiting if one.action.run not in known]
-        said = [due.told(job, waiting, node.elections.by_id, wall)]
-        told = {row.run for row in rows} | {group_of(one.action.run) for one in waiting}
-        if newest is not None and newest.run not in told and scheduled_run(job.name, newest.fire_at) not in told:
-            seen = self._as_seen(newest, caller) if newest.decision else newest
-            said.append(not_launched(seen) if newest.decision else undecided(job, seen, wall))
-        return " ".join(filter(None, said))
+    def _parents_stopped(self, job: Job, stopped: Mapping[str, Stop]) -> list[str]:
+        """The parents of a child that are held or suspended, a sentence each; what stops all jobs is told of itself."""
+        parents = job.after.jobs if job.follows is not None and job.after is not None else ()
+        jobs = self._driver.node.jobs
+        held = [name for name in parents if name in jobs and not jobs[name].enabled]
+        told = [f"Its parent {name} is held: its job file says enabled = false." for name in held]
+        stops = {name: stopped[name] for name in parents if name in stopped and name not in held}
+        return told + [f"Its parent {why.stopped(name, stop)}" for name, stop in stops.items() if not stop.common]
 
-    @staticmethod
-    def _as_seen(fire: Fire, caller: Caller) -> Fire:
-        return fire._replace(reason=disclosure.reason(fire.reason)) if caller.role <= VIEWER else fire
+    def _jobs_from(self, job: str) -> str:
+        """Where a job's definition comes from, if that explains anything; backends/methods.py knows it."""
+        return ""
 
     def _bad_checks(self, job: Job) -> list[str]:
         """The checks of a job that are not good; checks/methods.py knows them."""

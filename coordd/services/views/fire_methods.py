@@ -78,21 +78,23 @@ class FireMethods(CoreMethods):
 
     async def fires_due(self, job: Job, after: float, upto: float) -> list[Fire]:
         """What became of the fire times that are due after ``after``, up to ``upto``. Raises UnavailableError."""
-        begin, end = after - job.offset_s, upto - job.offset_s
-        found, _ = await self._fires(job, begin, end, FIRES_MAX, looks=False)
-        return [fire for fire in found if after < fire.due <= upto]
+        offset_s = job.released.offset_s
+        found, _ = await self._fires(job, after - offset_s, upto - offset_s, FIRES_MAX, looks=False)
+        return [fire for fire in found if after < fire.due <= upto and fire.decision != fires.HELD]
 
     async def _fires(self, job: Job, begin: float, end: float, most: int, *, looks: bool) -> tuple[list[Fire], bool]:
         """The newest fire times between two nominal instants (Unix seconds), and whether there are earlier ones
         between them. Raises UnavailableError.
         """
-        node = self._driver.node
+        node, held, job = self._driver.node, not job.enabled, job.released
         members = job.expand.count if job.expand else 1
         limit = min(most, VIEWER_LIST_MAX if looks else most, max(1, MEMBERS_READ_MAX // members))
         present = self._ledger_wall()
         end = min(end, present)
         decided = await self._ledger.query(lambda ledger: ledger.fires(job.name))
         parts = fires.segments(decided.activations, (job, *reversed(node.past(job.name))))
+        if held and not decided.activations:
+            parts = []  # it has never begun to count
         identity_from = node.identity_from
         dues = await self._lookups.do(
             lambda _: fires.enumerated(parts, max(begin, 0.0), end, limit + 1, identity_from, present), looks=looks
@@ -103,7 +105,8 @@ class FireMethods(CoreMethods):
         rows = (limit + 1) * members
         known = await self._ledger.query(lambda ledger: _known(ledger, job.name, decided, first, last, rows))
         found = fires.fires(dues, known, max(begin, first - job.offset_s), end, identity_from, present)
-        return [self._seen(job, fire) for fire in found[-limit:]], len(found) > limit
+        shown = [fires.of_held_job(fire) if held else self._seen(job, fire) for fire in found[-limit:]]
+        return shown, len(found) > limit
 
     def _seen(self, job: Job, fire: Fire) -> Fire:
         """With what this node knows of it, and the ledger does not yet."""

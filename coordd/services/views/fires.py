@@ -33,6 +33,7 @@ from coordd.services.views.objects import instant
 LAUNCHED = "launched"
 BLACKOUT = "blackout"
 LIMITED = "limited"
+HELD = "held"  # until its job is released; then it is decided
 # Every decision, in the order in which they are counted.
 DECISIONS = (LAUNCHED, COALESCED, SKIPPED, GIVEN_UP, "rejected", SUSPENDED, BLACKOUT, LIMITED)
 
@@ -44,6 +45,7 @@ _STRETCHES = {
     SUSPENDED: (SUSPENDED, "the job was suspended until its start_within had passed"),
     REDEFINED: (SKIPPED, "another definition of the job was activated before a node launched it"),
 }
+IS_HELD = "the job is held (enabled = false); nothing launches it"
 NOT_YET = "not decided yet: "
 NOT_RECORDED = "not recorded: it is older than the history kept, or a node of an earlier version decided it"
 
@@ -160,7 +162,7 @@ def fires(dues: Sequence[Due], known: Known, begin: float, end: float, identity_
 
 def counted(found: Iterable[Fire]) -> dict[str, int]:
     """How many fire times have which decision; ``undecided`` are those without one."""
-    counts = dict.fromkeys((*DECISIONS, "undecided"), 0)
+    counts = dict.fromkeys((*DECISIONS, HELD, "undecided"), 0)
     for fire in found:
         counts[fire.decision or "undecided"] += 1
     return counts
@@ -169,6 +171,12 @@ def counted(found: Iterable[Fire]) -> dict[str, int]:
 def passed_over(fire: Fire, decision: str) -> Fire:
     """The same, as a node has decided. The ledger hears of it with the next run of the job: perhaps a day later."""
     return fire._replace(decision=decision, reason=_STRETCHES[decision][1])
+
+
+def of_held_job(fire: Fire) -> Fire:
+    """The same, of a job that is held: nobody decides it before it is released."""
+    waits = fire.reason.startswith(NOT_YET) and not (fire.decision or fire.run)
+    return fire._replace(decision=HELD, reason=IS_HELD) if waits else fire
 
 
 def _without_row(due: float, at: float, known: Known, now: float, *, blackout: bool) -> Fire:

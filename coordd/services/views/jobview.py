@@ -21,7 +21,7 @@ LISTED = frozenset((
 
 def everything(job: Job, *, redacted: bool) -> dict[str, Any]:
     """The effective values. ``redacted``: without arguments and paths."""
-    schedule = job.schedule
+    schedule = job.released.schedule
     launch = _fields(job.launch)
     if "class_name" in launch:
         launch["class"] = launch.pop("class_name")

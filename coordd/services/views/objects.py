@@ -297,7 +297,7 @@ def job_view(
     """One job that can be run. ``succeeded_at``: the end of its last success (Unix seconds); 0.0: it has none.
     ``breaker``: the state of its breaker; "": it has none.
     """
-    launch, planned = job.launch, job.schedule or job.held
+    launch, planned = job.launch, job.released.schedule
     starts = job.enabled and (stop is None or (stop.hold is not None and stop.hold.until))
     upcoming = instant(next_at) if next_at and starts else None  # otherwise it does not start then
     return {
@@ -340,12 +340,13 @@ def started_by(job: Job) -> str:
 
 
 def fire_views(job: Job, dues: Sequence[float], now: float, identity_from: float) -> list[dict[str, Any]]:
-    """The fire times of a job, ascending; ``due`` includes the job's jitter.
+    """The fire times of a job, ascending; of a held one those that it would have. ``due`` includes the job's jitter.
 
     ``local`` is the fire time by the clocks of the job's zone; ``clocks_s`` is the change of those clocks
     since the fire time before it (negative: put back); the first of a job has none before it.
     """
-    planned = job.schedule or job.held
+    job = job.released
+    planned = job.schedule
     timezone = planned.timezone if planned is not None else "UTC"
     shown = []
     before = _fired_before(planned, now) if planned is not None else None
@@ -383,7 +384,7 @@ def next_fires(job: Job, after: float, count: int, check: Callable[[], None] = l
     """
     fires: list[float] = []
     at: float | None = after
-    planned = job.schedule or job.held
+    planned = job.released.schedule
     while planned is not None and at is not None and len(fires) < count:
         check()
         at = next_fire(planned, at)

@@ -56,7 +56,7 @@ SAME_S = 0.001
 # due).
 ROWS_MAX = 200
 
-# Maximum number of open runs in one look, the longest due first: those in trouble are no new ones.
+# Maximum number of open runs in one look, the longest due first: those in trouble are old.
 OPEN_MAX = 2000
 NOT_ALL = "not all open runs were looked at, only those that are due longest"
 
@@ -333,6 +333,8 @@ def read(
     alone += [one.run for one in runs if one.state == UNKNOWN]
     alone += [one.run for one in runs if one.state in _TO_START and one.due_in_s <= 0.0 and not waits(one.run)]
     found = [known[run] if run in known else ledger.run(run) for run in (*known, *alone[:ROWS_MAX])]
+    if len(alone) > ROWS_MAX and not _is_new(found[-1], answer.wall):  # the others are as new, or newer
+        unread = True
     rows = [row for row in found if row is not None and row.state not in TERMINAL]  # it may have ended meanwhile
     rows += [row for state in _GIVEN_UP for row in ledger.runs(state=state, limit=ROWS_MAX)]
     last = {}
@@ -344,7 +346,13 @@ def read(
             since = min((row.created_at for row in sound), default=0.0)
         last[job] = (won.get(job, 0.0), since)
     recorded = ledger.recorded(untaken) if untaken else set()
-    return Looked(rows, last, recorded, unread or len(alone) > ROWS_MAX)
+    return Looked(rows, last, recorded, unread)
+
+
+def _is_new(row: Row | None, wall: float) -> bool:
+    """True if it waits to be launched, and is not late yet."""
+    waits = row is not None and not run_fault(row) and row.state in _TO_START
+    return waits and row is not None and wall - row.not_before <= LATE_RUN_S
 
 
 def _newest_success(ledger: Ledger, job: str) -> float:

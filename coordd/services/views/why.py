@@ -180,9 +180,8 @@ def _without_row(
         return absent.group + ("" if absent.group_ended else troubles + _held_back(job_of(run), obstacles))
     told = f"The ledger has no run {run!r}: {told_of(absent)}"
     undecided = absent.fire is None or not absent.fire.decision
-    open_still = (
-        undecided and absent.is_fire_time and (absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to)
-    )
+    unsettled = absent.settled_to is None or (absent.fire_at or 0.0) > absent.settled_to
+    open_still = absent.waits or (undecided and absent.is_fire_time and unsettled and not absent.held)
     return told + (_held_back(job_of(run), obstacles) if open_still else "")
 
 
@@ -304,15 +303,19 @@ def why_no_job(
     like: str,
     around: Surroundings = CALM,
     last_word: str = "",
+    source: str = "",
 ) -> str:
-    """A job that this node does not have; it may still have runs. ``others``: nodes whose job files differ."""
+    """A job that this node does not have; it may still have runs. ``others``: nodes whose job files differ. ``source``:
+    where its jobs come from, if not from files.
+    """
     if problem:
-        parts = [f"{name} does not run on this node: its file is wrong. {problem}"]
+        parts = [f"{name} does not run on this node: its file is wrong. {problem}", *filter(None, [source])]
     elif rows and rows[0].digest.startswith(EXEC_DIGEST):
         parts = [f"{name} is a job of `coordd exec` or coordd.single: it has no file, and runs where it is called."]
     else:
         meant = f" Did you mean {like}?" if like and not rows else ""
-        parts = [f"This node has no job {name!r}: there is no such file in its jobs directory.{meant}"]
+        nowhere = f". {source}" if source else ": there is no such file in its jobs directory."
+        parts = [f"This node has no job {name!r}{nowhere}{meant}"]
     waiting = [row.run for row in rows if row.state in ("pending", "retry")]
     active = [row for row in rows if row.state in ("received", "started", "unknown")]
     parts += [
@@ -350,9 +353,11 @@ def why_job(
     checks: Sequence[str] = (),
     due: str = "",
     clock: str = "",
+    source: str = "",
 ) -> str:
     """What delays a job's next run. ``awaits``: what waits for which parents; ``late``: why a success is overdue;
-    ``due``: what became of fire times after the last run; ``clock``: why this node opens no scheduled run.
+    ``due``: what became of fire times after the last run; ``clock``: why this node opens no scheduled run;
+    ``source``: that another definition of it waits.
     """
     name = job.name
     parts = around.sentences()
@@ -370,8 +375,7 @@ def why_job(
         parts.append(f"This node leaves runs to other nodes for a while: {node.aside}.")
     if stale:
         parts.append(f"This node opens no scheduled run of it: {stale}.")
-    if clock:
-        parts.append(clock)
+    parts += filter(None, [source, clock])
     if not set(job.tags) <= set(node.settings.tags):
         parts.append(f"This node may not run it: it needs the tags {', '.join(job.tags)}.")
     if node.state == "draining" and node.drains.own is not None:
@@ -397,13 +401,14 @@ def _next_time(job: Job, next_at: float | None, stop: Stop | None) -> str:
     """When it runs next, or what it waits for."""
     if not job.enabled:
         return "It is held: its job file says enabled = false, so nothing launches it."
+    after = f" It also waits for its parents. {lineal.relation(job)}" if job.after is not None else ""
     if next_at is not None and stop is not None:
         return (
             f"Its next time is {iso(next_at)}: it starts only if the suspension ends before that, or at most "
-            f"{job.start_within_s:.0f} s after it."
+            f"{job.start_within_s:.0f} s after it.{after}"
         )
     if next_at is not None:
-        return f"Next: {iso(next_at)}."
+        return f"Next: {iso(next_at)}.{after}"
     if job.after is not None:
         return lineal.relation(job)
     if job.schedule is None and job.triggers:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from coordd.core.jobs.job import Job, iso
 from coordd.core.ledger.fires import COALESCED
-from coordd.services.views.fires import BLACKOUT, Fire
+from coordd.services.views.fires import BLACKOUT, HELD, IS_HELD, Fire
 from coordd.services.waiting.due import given_up
 from coordd.services.waiting.sentences import when
 
@@ -24,7 +24,12 @@ class Absent(NamedTuple):
     now: float = 0.0
     blacked_out: bool = False  # a fire time of the schedule, if it had no blackouts
     fire: Fire | None = None  # what the ledger has decided about it
-    awaits: str = ""  # the parents that it waits for, as a sentence
+    awaits: str = ""  # of a child: which parents it waits for, or why they have not opened it, as a sentence
+    waits: bool = False  # it does wait for them
+    own: bool = True  # its job has a schedule
+    child: bool = False  # its job runs after others
+    held: bool = False  # its job is held
+    misnamed: str = ""  # the id that was expected, if this one does not name a run
     group: str = ""  # of a group: how its members are, as a sentence
     group_ended: bool = False
     heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
@@ -33,23 +38,24 @@ class Absent(NamedTuple):
 
 
 def told_of(about: Absent) -> str:
-    """Why there is no row, as far as known."""
+    """Why there is no row, as far as known: what is decided comes first, then the schedule, then its parents."""
+    if about.misnamed:
+        return f"{about.misnamed}."
+    if about.fire is not None and about.fire.decision not in ("", BLACKOUT, HELD):
+        return _decided(about.fire)
+    if not about.known and about.fire_at is not None:
+        return "it was never due, or it is older than the history kept; this node does not know its job's schedule."
+    if about.fire_at is not None and (about.own or not about.child):
+        said = _not_due(about)
+        if said:
+            return said
+    if about.held:
+        was = "it was a fire time of the job's schedule, but " if about.own and about.fire_at is not None else ""
+        return f"{was}{IS_HELD}."
     if about.awaits:
         return about.awaits
     if about.fire_at is None:
         return "it was never triggered, or it is older than the history kept."
-    if not about.known:
-        return "it was never due, or it is older than the history kept; this node does not know its job's schedule."
-    if about.fire is not None and about.fire.decision and about.fire.decision != BLACKOUT:
-        return _decided(about.fire)
-    if about.blacked_out:
-        said = "its time lies in a blackout of the job, and nothing fires then"
-        return f"{said}; the next time is {iso(about.following)}." if about.following else f"{said}."
-    if not about.is_fire_time:
-        said = "it was never due: the job's schedule, as it is now, has no such time"
-        return f"{said}; the next one after it is {iso(about.following)}." if about.following else f"{said}."
-    if about.fire_at > about.now:
-        return f"it is due in {about.fire_at - about.now:.0f} s."
     if about.passed_over:
         return (
             f"it was due, and was {about.passed_over}: nobody was there to launch it, and the job says "
@@ -65,6 +71,24 @@ def told_of(about: Absent) -> str:
     else:
         said += ". It is from before the job was first seen, or older than the history kept"
     return f"{said}; which of these, this node cannot know."
+
+
+def _not_due(about: Absent) -> str:
+    """Why it has not come by the schedule of its job; "" if its time has come."""
+    at, now = about.fire_at or 0.0, about.now
+    if about.blacked_out:
+        said = "its time lies in a blackout of the job, and nothing fires then"
+        return f"{said}; the next time is {iso(about.following)}." if about.following else f"{said}."
+    if not about.own:
+        return "it was never due: the job, as it is now, has no schedule."
+    if not about.is_fire_time:
+        said = "it was never due: the job's schedule, as it is now, has no such time"
+        return f"{said}; the next one after it is {iso(about.following)}." if about.following else f"{said}."
+    if at <= now:
+        return ""
+    if about.held:
+        return f"its time is in {at - now:.0f} s, but {IS_HELD}."
+    return f"it is due in {at - now:.0f} s{', and then waits for its parents' if about.child else ''}."
 
 
 def _decided(fire: Fire) -> str:

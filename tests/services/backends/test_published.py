@@ -194,6 +194,41 @@ def test_a_member_that_cannot_read_it_keeps_the_old_one_in_force(lab: Lab) -> No
     assert lab.source.problem == ""
 
 
+def test_why_tells_which_revision_is_in_force_and_what_the_next_one_would_do(lab: Lab) -> None:
+    """It spoke of a jobs directory, or of the old definition as if nothing was to come."""
+    none = "The jobs of this node come from redis: no revision is in force (coordctl config list)."
+    assert lab.source.told("sales") == none
+    lab.publish(sales=SALES, rates=SALES)
+    lab.look()
+    in_force = "The jobs of this node come from redis: revision 1 is in force"
+    assert lab.source.told("sales") == ""
+    assert lab.source.told("stock") == f"{in_force} (coordctl config list)."
+    lab.member("n2")
+    number = lab.publish(sales=STOCK, stock=STOCK, gone=SALES, same=SALES).number
+    lab.agrees(number, "n2", problem="no such pool")
+    lab.look()
+    why = "n2 cannot use it: no such pool (coordctl config list)."
+    assert lab.source.told("sales") == f"{in_force}; 2 waits, which changes sales: {why}"
+    assert lab.source.told("stock") == f"{in_force}; 2 waits, which has stock: {why}"
+    assert lab.source.told("rates") == f"{in_force}; 2 waits, which has no rates: {why}"
+    texts = {"sales": SALES, "rates": OF_ANOTHER_POOL}
+    lab.store.publish(texts, tables.digest_of(texts), None, above=0, by="ann", uid=7, note="")
+    lab.look()
+    assert lab.source.told("sales") == "", "it does not change it"
+    assert lab.source.told("rates").startswith(f"{in_force}; 3 waits, in which rates is wrong: n1 cannot use it: ")
+
+
+def test_why_tells_that_the_store_is_away_or_that_another_revision_is_in_force(lab: Lab) -> None:
+    lab.publish(sales=SALES)
+    lab.look()
+    lab.store.away = "redis://h/0: refused"
+    lab.look()
+    assert lab.source.told("sales") == ""
+    assert "revision 1 is in force; redis://h/0: refused; revision 1 stays (" in lab.source.told("stock")
+    lab.in_force(2, "other")
+    assert "revision 2 is in force, and this node has revision 1; " in lab.source.told("sales")
+
+
 def test_members_that_read_other_definitions_do_not_agree(lab: Lab) -> None:
     lab.member("n2")
     number = lab.publish(sales=SALES).number

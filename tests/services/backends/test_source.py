@@ -58,6 +58,17 @@ def test_a_copy_is_used_while_the_function_fails_at_the_start() -> None:
     assert source.problem == "site:jobs: it failed: x; the 1 jobs from before stay"
 
 
+def test_why_tells_where_the_jobs_come_from() -> None:
+    source, site, _, _ = started({"sales": JOB})
+    assert source.told("sales") == ""
+    assert source.told("stock") == "The jobs of this node come from python: site:jobs."
+    site.says = UnavailableError("site:jobs: no answer")
+    trio.run(source.look)
+    told = "The jobs of this node come from python: site:jobs; site:jobs: no answer; the 1 jobs from before stay."
+    assert [source.told(job) for job in ("sales", "stock")] == [told, told]
+    assert Source(CONFIG).told("stock") == "", "files"
+
+
 def test_a_copy_of_another_source_is_not_used() -> None:
     source, _, _, _ = started(UnavailableError("site:jobs: it failed: x"), Kept("other:jobs", {"sales": JOB}))
 

@@ -516,3 +516,12 @@ def test_the_doctor_says_how_many_bad_rows_and_open_breakers_it_does_not_name(mo
     for count, texts in ((5, ["open"] * 5), (7, ["open"] * 5 + ["2 more breakers of jobs are open"])):
         monkeypatch.setattr(doctor, "of_jobs", lambda *_, count=count: of_jobs(count))
         assert [one["text"] for one in doctor.job_breaker_checks(known)] == texts
+
+
+def test_a_job_that_comes_from_elsewhere_is_not_looked_for_in_a_directory() -> None:
+    source = "The jobs of this node come from redis: revision 11 is in force (coordctl config list)."
+    assert why_no_job("j", "", [], [], "jay", source=source) == f"This node has no job 'j'. {source} Did you mean jay?"
+    assert why_no_job("j", "j.toml: bad", [], [], "", source=source).endswith(f"j.toml: bad {source}")
+    assert "in its jobs directory" in why_no_job("j", "", [], [], "")
+    known = Lone(job("j")).ready().node
+    assert source in why_job(job("j"), None, None, None, "", known, source=source)

@@ -196,9 +196,11 @@ def test_a_look_that_did_not_see_all_open_runs_says_so(monkeypatch: pytest.Monke
     whole = read(ledger, [], Successes(), 0.0)
     assert ([row.run for row in whole.rows], whole.cut) == (["j#0", "j#1", "j#2"], False)
     monkeypatch.setattr(views, "ROWS_MAX", 2)
+    assert not read(ledger, [], Successes(), 0.0).cut, "a burst: those that are not read are newer, and not late yet"
+    at[0] = WALL + LATE_RUN_S + 2.0
     cut = read(ledger, [], Successes(), 0.0)
     assert ([row.run for row in cut.rows], cut.cut) == (["j#0", "j#1"], True)
-    found = Looks().troubles.judge(cut, {}, {}, TERMS, Now(0.0, at[0]))
+    found = Looks().troubles.judge(cut, {}, {}, TERMS, Now(0.0, WALL))
     assert found.sentence() == NOT_ALL
     assert [(one["check"], one["state"], one["text"]) for one in doctor.trouble_checks(found)] == [
         ("runs", "warn", NOT_ALL)

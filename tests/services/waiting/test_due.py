@@ -19,7 +19,7 @@ WHY = "this node cannot take it: tags do not match. No node can take it: a (tags
 
 
 def due(for_s: float, **more: Any) -> tuple[Cluster, People]:
-    """A job of which no node has the tags; it is due for that long (seconds)."""
+    """A job that is due for that long (seconds). It needs a tag, and nodes have none."""
     cluster = Cluster("a", "b", jobs=[of(**more)])
     passes(cluster, HOUR_S + for_s)
     return cluster, People(cluster)
