@@ -27,7 +27,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 import anyio
 import anyio.abc
 
-from coordd.adapters.control_line import ANSWER_BYTES_MAX, DEFAULT_SOCKET, ControlLine, result_of
+from coordd.adapters.control_line import ANSWER_BYTES_MAX, DEFAULT_SOCKET, ControlLine, refuse_empty, result_of
 from coordd.answers import NodeView, Run, RunShown, Status, Triggered, Why
 from coordd.errors import CoorddError, RefusedError, RemoteProtocolError, UnavailableError
 
@@ -47,13 +47,6 @@ SILENCE_S = 50.0  # a stream sends a sign of life every 15 s
 WAITING_MAX = 10_000
 
 
-# Here an empty text is what it says: no note, an empty message.
-MAY_BE_EMPTY = frozenset(("note", "body"))
-
-# What the sentence about an empty text calls the text.
-EXPECTED = {"id": "an id", "node": "a node", "job": "a job"}
-
-
 # ---- methods
 
 
@@ -63,6 +56,8 @@ class Method(Generic[P, T]):
     def __init__(self, name: str, shape: Callable[Concatenate[Any, P], T]) -> None:
         self._name = name
         self._signature = inspect.signature(shape)
+        given = self._signature.parameters.values()
+        self._required = [one.name for one in given if one.default is inspect.Parameter.empty]
         self.__doc__ = shape.__doc__
 
     @overload
@@ -78,26 +73,13 @@ class Method(Generic[P, T]):
 
         def ask(*args: Any, **params: Any) -> Any:
             given = self._signature.bind(None, *args, **params).arguments
-            self._refuse_empty(given)
+            refuse_empty(self._name, given, self._required)
             named = {name.removesuffix("_"): value for name, value in list(given.items())[1:] if value is not None}
             return caller.call(self._name, **named)
 
         ask.__name__ = self._name
         ask.__doc__ = self.__doc__
         return ask
-
-    def _refuse_empty(self, given: Mapping[str, Any]) -> None:
-        """An empty text is a variable without a value. A daemon takes it for one that is missing, and would do
-        something else: a random id, any node, all jobs.
-        """
-        for name, value in given.items():
-            if value == "" and name not in MAY_BE_EMPTY:
-                needed = self._signature.parameters[name].default is inspect.Parameter.empty
-                how = "give one" if needed else "leave it out, or give None, if none is meant"
-                what = EXPECTED.get(name, "a text")
-                raise RefusedError(
-                    f'{self._name}: {name.removesuffix("_")}: expected {what}, found ""; {how}', kind="invalid_params"
-                )
 
 
 def _method(name: str) -> Callable[[Callable[Concatenate[Any, P], T]], Method[P, T]]:

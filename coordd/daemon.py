@@ -103,7 +103,6 @@ class Daemon:
         for path, mode in ((config.node.state_dir, 0o700), (config.node.runtime_dir, 0o755)):
             make_directory(path, mode)
         state = self._open_state()
-        self._kept_name = state.name or config.node.name
         config = self.config = self._at_start = self._named(config)
         self.node = self._make_node(state)
         about = {"node": config.node.name, "cluster": config.cluster.name, "socket": config.control.socket}
@@ -166,6 +165,7 @@ class Daemon:
         state = self._state_file.load(
             wall_s=time.time(), highest_clock=partial(journal_files.highest_clock, self._journal.directory)
         )
+        self._kept_name = state.name or self.config.node.name
         if state.warning:
             log.warning("state.made_up", what=state.warning)
         self._boots = state.boots + 1

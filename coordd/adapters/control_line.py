@@ -12,6 +12,7 @@ from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 DEFAULT_SOCKET = "/run/coordd/coordd.sock"
@@ -24,6 +25,12 @@ CONNECT_AGAIN_S = 0.02
 
 # The caller's own mistakes: not a request, no such method, invalid parameters.
 USAGE_CODES = (-32600, -32601, -32602)
+
+# Here an empty text is what it says: no note, an empty message.
+MAY_BE_EMPTY = ("note", "body")
+
+# What the sentence about an empty text calls the text.
+EXPECTED = {"id": "an id", "node": "a node", "job": "a job"}
 
 
 class ControlLine:
@@ -159,3 +166,15 @@ def result_of(message: "dict[str, Any]") -> "Any":
     if error.get("code") in USAGE_CODES and kind != "not_available":
         kind = "invalid_params"
     raise RefusedError(str(error.get("message", "refused")), kind=kind, hint=str(data.get("hint", "")))
+
+
+def refuse_empty(method: str, given: "Mapping[str, Any]", required: "Collection[str]") -> None:
+    """An empty text is a variable without a value. A daemon takes it for one that is missing, and would do something
+    else: a random id, any node, all jobs. Raises RefusedError.
+    """
+    for name, value in given.items():
+        if value == "" and name not in MAY_BE_EMPTY:
+            how = "give one" if name in required else "leave it out, or give None, if none is meant"
+            what = EXPECTED.get(name, "a text")
+            said = f'{method}: {name.removesuffix("_")}: expected {what}, found ""; {how}'
+            raise RefusedError(said, kind="invalid_params")

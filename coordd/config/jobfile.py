@@ -356,9 +356,9 @@ class _Reading:
         for key in ("run_as", "limits"):
             if said.get(key) and config.node.units == "off":
                 self.wrong(key, f'{key} needs a systemd unit for each run, and [node] units is "off"')
-        late = jobkeys.too_late_for_all(said, schedule)
+        late = relations.too_late_for_all(said, schedule)
         if late or (said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid"):
-            self.wrong("misfire", late or jobkeys.ALL_FORBIDDEN, warning=True)
+            self.wrong("misfire", late or relations.ALL_FORBIDDEN, warning=True)
 
     def identity(self, launch: SparkSubmit, config: Config) -> None:
         """Checks of keytab, principal and proxy_user: spark-submit refuses some combinations, and ignores others."""

@@ -11,17 +11,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from datetime import date
 from difflib import get_close_matches
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from coordd.config import values
 from coordd.config.checks.loud import read_loud
 from coordd.config.following import expanding, keys as following
-from coordd.config.following.relations import FIRES_MAX, FROM
 from coordd.config.values import converted, found
 from coordd.core.jobs.arguments import BUILT_IN, NAME as PARAM_NAME, merge_params, nearest, placeholders
-from coordd.core.jobs.job import Concurrency, Dedupe, Limits, Rate, Rates, Schedule, SparkSubmit
-from coordd.core.jobs.schedule import next_fire, parse_duration, zone
+from coordd.core.jobs.job import Concurrency, Dedupe, Limits, Rate, Rates, SparkSubmit
+from coordd.core.jobs.schedule import parse_duration, zone
 from coordd.core.ledger import words
 from coordd.core.ledger.breaker import text as breakers
 from coordd.errors import RefusedError
@@ -366,30 +364,6 @@ def without_growth(table: Mapping[str, Any]) -> str:
     if table.get("growth", "fixed") != "fixed":
         return ""
     return 'open_for_max has no effect with growth = "fixed", the default: it is open for open_for each time'
-
-
-# A warning about misfire beside overlap.
-ALL_FORBIDDEN = (
-    'misfire = "all" with overlap = "forbid": of several missed fire times one runs and the others are rejected; write'
-    ' overlap = "queue" to run them one after the other'
-)
-
-
-def too_late_for_all(said: Mapping[str, Any], schedule: Schedule | None) -> str:
-    """A warning: what misfire = "all" catches up is too late to start; "" if some of it is not."""
-    if said.get("misfire") != "all" or schedule is None or said.get("after"):
-        return ""
-    within_s: float = said.get("start_within", words.Policy().start_within_s)
-    fires = [next_fire(schedule, max(FROM, schedule.start) - 1)]
-    while fires[-1] is not None and len(fires) < FIRES_MAX:
-        fires.append(next_fire(schedule, fires[-1]))
-    apart_s = min((two - one for one, two in pairwise(fires) if one is not None and two is not None), default=0.0)
-    if within_s > apart_s:
-        return ""
-    return (
-        f'misfire = "all" catches up one fire time at the most: they are {apart_s:g} s apart, and start_within gives up'
-        f' those that are more than {within_s:g} s late; write a longer start_within, or misfire = "once"'
-    )
 
 
 def misused_dedupe(said: Mapping[str, Any], keep_s: float) -> Iterator[str]:

@@ -30,6 +30,13 @@ LOST_WITHOUT_GOSSIP = (
 SECRETS = ("password_file", "token_file", "tls_ca")
 
 
+def problems(config: Config, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The settings that are not safe, and why."""
+    yield from missing(config.cluster, environ)
+    yield from missing_of_others(config, environ)
+    yield from changeable(config)
+
+
 def missing(cluster: ClusterConfig, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(setting, sentence) for each setting that makes a connection unsafe or impossible."""
     for setting, urls in (("bus", cluster.bus_urls), ("ledger", (cluster.ledger,))):

@@ -375,12 +375,7 @@ def read_config(path: str | None, environ: Mapping[str, str]) -> tuple[Config | 
         settings["node"].setdefault("name", default_node_name())
         sections: dict[str, Any] = {section: SECTIONS[section](**settings[section]) for section in SECTIONS}
         config = _with_lineage(Config(**sections, **lists, pools=pools, path=source, called_by_host=by_host))
-        for setting, message in (
-            *_conflicts(config),
-            *safety.missing(config.cluster, environ),
-            *safety.missing_of_others(config, environ),
-            *safety.changeable(config),
-        ):
+        for setting, message in (*_conflicts(config), *safety.problems(config, environ)):
             report(setting, message)
     return (None, problems) if problems else (config, [])
 

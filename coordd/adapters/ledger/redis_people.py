@@ -128,8 +128,8 @@ def _weaker(facts: dict[str, str], settings: dict[str, str | None]) -> list[str]
     if facts.get("aof_enabled") != "1":
         if save is None:
             weaker.append(
-                "it does not tell whether snapshots are written (CONFIG GET save): without them, a restart forgets every "
-                "run; give the user +config|get, or set appendonly yes"
+                "it does not tell whether snapshots are written (CONFIG GET save): without them, a restart forgets "
+                "every run; give the user +config|get, or set appendonly yes"
             )
         elif not save:
             weaker.append("nothing is written to disk: a restart forgets every run; set appendonly yes")
@@ -143,8 +143,8 @@ def _weaker(facts: dict[str, str], settings: dict[str, str | None]) -> list[str]
         weaker.append("no replica is connected: nobody takes over when this server dies")
         if facts.get("repl_backlog_active") == "1" and settings["repl-backlog-ttl"] != "0":
             weaker.append(
-                "some time (repl-backlog-ttl, an hour) after its last replica left, the server takes a new replication id, "
-                "and a whole quarantine begins; set repl-backlog-ttl 0"
+                "some time (repl-backlog-ttl, an hour) after its last replica left, the server takes a new replication "
+                "id, and a whole quarantine begins; set repl-backlog-ttl 0"
             )
     elif "min_slaves_good_slaves" not in facts:  # only present if it is set
         weaker.append(

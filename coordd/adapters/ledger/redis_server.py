@@ -34,7 +34,7 @@ MEANING = {
     "cluster.ledger_password_file here",
     "NOSCRIPT": "it forgot the scripts again and again",
 }
-TOO_MANY = "it takes no more clients (maxclients); raise that, or see who has so many connections (CLIENT LIST)"
+TOO_MANY = "it takes no more clients (maxclients); raise that, or see whose connections these are (CLIENT LIST)"
 
 # Begin the errors of a server that refuses the password or the user. Redis before version 6 had no word for that.
 WRONG_PASSWORD = ("WRONGPASS", "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH")

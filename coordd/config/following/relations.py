@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from coordd.core.jobs.after import floored, period_end
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import After, Job, Schedule
 from coordd.core.jobs.schedule import next_fire
+from coordd.core.ledger import words
 
 # So many fire times of one job are compared with those of another.
 FIRES_MAX = 60
@@ -149,3 +151,27 @@ def _fires_in(cadence: Cadence, at: float, period_s: float, timezone: str) -> bo
         high = max(high, period_end(low, cadence.period_s, cadence.timezone) - 1.0)
     due = next_fire(cadence.schedule, low + cadence.schedule.offset_s - 0.001)
     return due is not None and due - cadence.schedule.offset_s <= high
+
+
+# A warning about misfire beside overlap.
+ALL_FORBIDDEN = (
+    'misfire = "all" with overlap = "forbid": of several missed fire times one runs and the others are rejected; write'
+    ' overlap = "queue" to run them one after the other'
+)
+
+
+def too_late_for_all(said: Mapping[str, Any], schedule: Schedule | None) -> str:
+    """A warning: what misfire = "all" catches up is too late to start; "" if some of it is not."""
+    if said.get("misfire") != "all" or schedule is None or said.get("after"):
+        return ""
+    within_s: float = said.get("start_within", words.Policy().start_within_s)
+    fires = [next_fire(schedule, max(FROM, schedule.start) - 1)]
+    while fires[-1] is not None and len(fires) < FIRES_MAX:
+        fires.append(next_fire(schedule, fires[-1]))
+    apart_s = min((two - one for one, two in pairwise(fires) if one is not None and two is not None), default=0.0)
+    if within_s > apart_s:
+        return ""
+    return (
+        f'misfire = "all" catches up one fire time at the most: they are {apart_s:g} s apart, and start_within gives up'
+        f' those that are more than {within_s:g} s late; write a longer start_within, or misfire = "once"'
+    )

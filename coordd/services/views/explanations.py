@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from coordd.core.groups.expand import group_of
 from coordd.core.jobs.job import Job, job_of, unpinned
 from coordd.core.ledger.requests import ListOpen, nominal_time
 from coordd.core.ledger.rows import ALL, OF_JOB, Hold, Row
@@ -22,7 +23,7 @@ from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.core_methods import VIEWER_LIST_MAX
 from coordd.services.control.rpc import take
 from coordd.services.driver import Driver
-from coordd.services.following import groups, lineal
+from coordd.services.following import lineal
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.relay import Relay
 from coordd.services.views import objects, recorded, timeline, whatif, why
@@ -104,8 +105,10 @@ class Explanations(Absences):
             return False
         if job_of(run) not in self._driver.node.jobs:
             return job_of(run) in self._job_problems()  # nobody can read its schedule
-        absent = self._absent(run)
-        if absent.awaits or absent.is_fire_time or absent.blacked_out:
+        absent = await self._absent(run)
+        if absent.misnamed:
+            return False
+        if absent.waits or absent.is_fire_time or absent.blacked_out or (absent.child and not absent.own):
             return True
         return await self._decision(run, caller) is not None  # by an earlier definition
 

@@ -94,9 +94,8 @@ class Absences(FireMethods):
             return {"awaits": awaits, "waits": bool(awaits)}
         period = period_of(after, job.timezone, group, fire_at or 0.0, scheduled=fire_at is not None)
         if fire_at is not None and not about.own and period.at != fire_at:
-            return {
-                "awaits": f"no period of it begins then; that of this time is {scheduled_run(job.name, period.at)}."
-            }
+            at = scheduled_run(job.name, period.at)
+            return {"misnamed": f"no period of it begins then; that of this time is {at}"}
         jobs = dict(node.jobs)
         family = await self._ledger.query(lambda ledger: children.read(ledger, job, after, group, period, jobs))
         own_due = (about.fire_at or 0.0) if about.own else 0.0

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
@@ -148,7 +149,7 @@ class FakeRedis:
         asked, subscribed = Replies(), False
         with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for data in stream:
-                asked.feed(data)
+                asked.feed(bytes(data))
                 while (command := asked.next()) is not NOT_YET:
                     word, *arguments = (part.decode(errors="replace") for part in command)
                     subscribed = subscribed or word == "SUBSCRIBE"
@@ -213,11 +214,11 @@ def test_a_replica_is_refused_and_the_primary_is_used() -> None:
     _, bus = run(lambda: heard_dead(replica))
     assert "is a replica" in bus.error
     for fakes in ([replica, primary], [primary, replica]):
-        run(lambda fakes=fakes: heard_dead(*fakes))
+        run(partial(heard_dead, *fakes))
     assert (replica.published, primary.published) == (0, 4)
 
 
 def test_what_a_server_quotes_shows_no_password() -> None:
-    _, bus = run(lambda: heard_dead(FakeRedis(refuses="AUTH"), password="hunter2"))
+    _, bus = run(lambda: heard_dead(FakeRedis(refuses="AUTH"), password="hunter2"))  # noqa: S106 - of a fake server
     assert "AUTH" in bus.error
     assert "hunter2" not in bus.error
