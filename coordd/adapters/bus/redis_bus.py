@@ -40,6 +40,9 @@ NAME_BYTES_MAX = 255
 CONFIRM_S = 5.0
 UNANSWERED_MAX = 20_000
 
+# Of a server's error no more is shown.
+TEXT_LENGTH_MAX = 300
+
 # Timeout (seconds) for the answers to the last messages.
 FLUSH_S = 0.5
 
@@ -89,7 +92,7 @@ class RedisBus(BrokeredBus):
     async def _open(self, url: str) -> Session:
         credentials = self._credentials(url)
         names = (self._all, self._inbox, self.full_hostname)
-        session = RedisSession(self._where[url], names, self, self._heartbeat_s)
+        session = RedisSession(self._where[url], names, self, self._heartbeat_s, alone=len(self._urls) == 1)
         await session.open(*credentials)
         return session
 
@@ -97,7 +100,10 @@ class RedisBus(BrokeredBus):
 class RedisSession:
     """brokered_bus.Session over two connections to Redis: one subscribes, one publishes."""
 
-    def __init__(self, where: Where, names: tuple[str, str, str], listener: Listener, heartbeat_s: float) -> None:
+    def __init__(
+        self, where: Where, names: tuple[str, str, str], listener: Listener, heartbeat_s: float, *, alone: bool
+    ) -> None:
+        """``alone``: all nodes listen at this server, unless it belongs to a Redis Cluster."""
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[str] = self._loop.create_future()
         self.writable = True
@@ -113,6 +119,7 @@ class RedisSession:
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: deque[_Waiting] = deque()  # for the answers of the publishing connection, in order
         self._heard_at = [0.0, 0.0]
+        self._counts_all = alone  # whether the answer to a PUBLISH counts the listeners of every node
 
     async def open(self, password: str, tls: ssl.SSLContext | None) -> None:
         """Connect and subscribe.
@@ -121,6 +128,7 @@ class RedisSession:
         """
         try:
             self._speaking = await self._connect(password, tls)
+            await self._ask_what_it_is(self._speaking)
             self._listening = await self._connect(password, tls)
             await self._listening.send_command("SUBSCRIBE", self._all, self._inbox + self._full_hostname)
             for _ in range(2):
@@ -128,7 +136,7 @@ class RedisSession:
         except BaseException as exc:
             await asyncio.shield(asyncio.ensure_future(self._abort()))
             if isinstance(exc, Exception) and not isinstance(exc, (CoorddError, asyncio.TimeoutError)):
-                raise UnavailableError(sentence(self._where, exc)) from exc
+                raise UnavailableError(sentence(self._where, exc, password)) from exc
             raise
         self._heard_at = [self._loop.time()] * 2
         self._tasks = [
@@ -150,6 +158,18 @@ class RedisSession:
         )
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py left it out
         return connection
+
+    async def _ask_what_it_is(self, connection: Connection) -> None:
+        """Raises UnavailableError for a replica: what is published there reaches no other server."""
+        role = await _asked(connection, "ROLE")
+        cluster = await _asked(connection, "INFO", "cluster")
+        is_clustered = "cluster_enabled:1" in str(cluster)
+        if isinstance(role, list) and role[:1] == [b"slave"] and not is_clustered:
+            raise UnavailableError(
+                f"{self._where.shown} is a replica: what is published there reaches nobody who listens at the primary; "
+                "name the primary in [cluster] bus"
+            )
+        self._counts_all = self._counts_all and "cluster_enabled:0" in str(cluster)
 
     async def _supervised(self, work: Any) -> None:
         try:
@@ -206,7 +226,7 @@ class RedisSession:
                 self._listener.settled(asked.confirmed, arrived=isinstance(answer, int))
             if isinstance(answer, ResponseError):
                 raise answer
-            if answer == 0 and asked.name:
+            if answer == 0 and asked.name and self._counts_all:
                 self._listener.nobody_at(asked.name)
 
     # ---- subscribing
@@ -279,6 +299,15 @@ class RedisSession:
                 await connection.disconnect(nowait=True)
 
 
+async def _asked(connection: Connection, *command: str) -> Any:
+    """The answer; None if it is refused, as rights or a proxy may do."""
+    await connection.send_command(*command)
+    try:
+        return await connection.read_response()
+    except ResponseError:
+        return None
+
+
 class _Waiting:
     """An expected answer."""
 
@@ -309,9 +338,12 @@ def _client_name(full_hostname: str) -> str:
     return "coordd:" + "".join([c if "!" <= c <= "~" else "?" for c in full_hostname])
 
 
-def sentence(where: Where, exc: BaseException) -> str:
-    """The error as a sentence for people, with advice."""
-    shown, text = where.shown, str(exc)
+def sentence(where: Where, exc: BaseException, password: str = "") -> str:
+    """The error as a sentence for people, with advice. ``password``: what a server may quote."""
+    shown, text = where.shown, str(exc).partition(", with args")[0]
+    if password:
+        text = text.replace(password, "…")
+    text = text[:TEXT_LENGTH_MAX]
     tls = tls_error(exc)
     if tls is not None:
         return tls_sentence(shown, tls, "bus")
@@ -320,6 +352,8 @@ def sentence(where: Where, exc: BaseException) -> str:
     if isinstance(exc, NoPermissionError) or "NOPERM" in text:
         rights = f"ACL SETUSER {where.user or 'default'}, with the rights of deploy/acl/redis.rules"
         return f"{shown} refuses a right ({text}): {rights} (docs/operate.md: least privilege)"
+    if text.startswith("DENIED"):
+        return f"{shown} is in protected mode, and takes no connection from another machine: set requirepass there"
     if "DB index" in text:
         return f"{shown} has no database {where.space}: correct [cluster] bus"
     if isinstance(exc, BusyLoadingError):

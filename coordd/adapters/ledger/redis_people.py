@@ -49,6 +49,9 @@ IDS_A_TIME = 2000
 # One transaction for a whole import: 20,000 runs take some seconds, during which Redis serves nobody else.
 IMPORT_S = 60.0
 
+# The server's settings that its status judges.
+SETTINGS = ("save", "appendfsync", "repl-backlog-ttl")
+
 # The hashes of the holds (lua/shared/jobs.lua).
 HOLDS = ("drains", "holds")
 
@@ -64,8 +67,7 @@ def status(ledger: Asked) -> dict[str, Any]:
         ("INFO", "replication"),
         ("INFO", "memory"),
         ("INFO", "persistence"),
-        ("CONFIG", "GET", "save"),
-        ("CONFIG", "GET", "appendfsync"),
+        *[("CONFIG", "GET", name) for name in SETTINGS],
         ("TIME",),
         ("HMGET", ledger.key("meta"), *_META),
         ("SCARD", ledger.key("jobs")),
@@ -76,13 +78,13 @@ def status(ledger: Asked) -> dict[str, Any]:
     ping_s = time.monotonic() - began
     replies = ledger.read(commands, refused=True)
     known = [None if isinstance(reply, Problem) else reply for reply in replies]
+    settings = {name: said[1].decode() if said else None for name, said in zip(SETTINGS, known[5:8], strict=True)}
     facts = {**_info(known[1]), **_info(known[2]), **_info(known[3]), **_info(known[4])}
-    now = int(known[7][0]) + int(known[7][1]) / 1e6 if known[7] else 0.0
-    said = (value.decode() if value else "" for value in known[8] or [b""] * len(_META))
+    now = int(known[8][0]) + int(known[8][1]) / 1e6 if known[8] else 0.0
+    said = (value.decode() if value else "" for value in known[9] or [b""] * len(_META))
     schema, epoch, open_at, mark, short, identity, predecessor, closed = said
     replid = facts.get("master_replid", "")
     counts = {state: int(count or 0) for state, count in zip(STATES, known[first:], strict=True)}
-    save = known[5][1].decode() if known[5] else None
     return {
         "url": ledger.url,
         "cluster": ledger.cluster,
@@ -94,7 +96,7 @@ def status(ledger: Asked) -> dict[str, Any]:
         "maxmemory_policy": facts.get("maxmemory_policy", ""),
         "used_memory_bytes": int(facts.get("used_memory", 0)),
         "maxmemory_bytes": int(facts.get("maxmemory", 0)),
-        "persistence": {"aof": facts.get("aof_enabled") == "1", "rdb": save},
+        "persistence": {"aof": facts.get("aof_enabled") == "1", "rdb": settings["save"]},
         "identity": identity or None,
         "predecessor": predecessor or None,
         "closed": closed or None,
@@ -103,9 +105,9 @@ def status(ledger: Asked) -> dict[str, Any]:
         "since": int(mark) / 1e6 if mark else None,
         "recovering_s": max(0.0, float(open_at) - now) if open_at else 0.0,
         "quarantine": "" if not open_at or float(open_at) <= now else "short" if short == "1" else "full",
-        "jobs": int(known[9] or 0),
+        "jobs": int(known[10] or 0),
         "runs": {state: count for state, count in counts.items() if count},
-        "weaker": _weaker(facts, save, (known[6] or [b"", b""])[1].decode()),
+        "weaker": _weaker(facts, settings),
     }
 
 
@@ -114,24 +116,36 @@ def _info(reply: bytes | None) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-def _weaker(facts: dict[str, str], save: str | None, fsync: str) -> list[str]:
+def _weaker(facts: dict[str, str], settings: dict[str, str | None]) -> list[str]:
+    """``settings``: of SETTINGS; None: the server does not tell."""
     weaker = []
+    save = settings["save"]
     policy = facts.get("maxmemory_policy", "")
     if policy and policy != "noeviction":
         weaker.append(
             f"maxmemory-policy is {policy}: a full Redis forgets runs, which are then launched again; set noeviction"
         )
     if facts.get("aof_enabled") != "1":
-        if not save:
+        if save is None:
+            weaker.append(
+                "it does not tell whether snapshots are written (CONFIG GET save): without them, a restart forgets "
+                "every run; give the user +config|get, or set appendonly yes"
+            )
+        elif not save:
             weaker.append("nothing is written to disk: a restart forgets every run; set appendonly yes")
         else:
             weaker.append("only snapshots are written to disk: a restart forgets the last minutes; set appendonly yes")
-    elif fsync == "no":
+    elif settings["appendfsync"] == "no":
         weaker.append("appendfsync is no: a power cut forgets what was answered; set everysec or always")
     if facts.get("role") == "slave":
         weaker.append("this server is a replica: the ledger needs the master")
     elif facts.get("connected_slaves", "0") == "0":
         weaker.append("no replica is connected: nobody takes over when this server dies")
+        if facts.get("repl_backlog_active") == "1" and settings["repl-backlog-ttl"] != "0":
+            weaker.append(
+                "some time (repl-backlog-ttl, an hour) after its last replica left, the server takes a new replication "
+                "id, and a whole quarantine begins; set repl-backlog-ttl 0"
+            )
     elif "min_slaves_good_slaves" not in facts:  # only present if it is set
         weaker.append(
             "min-replicas-to-write is 0: a master that is cut off from its replicas goes on granting while another is "

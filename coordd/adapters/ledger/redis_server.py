@@ -30,8 +30,14 @@ MEANING = {
     "CLUSTERDOWN": "the Redis Cluster is down, or slots are missing",
     "TRYAGAIN": "the Redis Cluster is moving the slot",
     "CROSSSLOT": "this slot is not the ledger's",
+    "DENIED": "it is in protected mode, and takes no connection from another machine; set requirepass there, and "
+    "cluster.ledger_password_file here",
     "NOSCRIPT": "it forgot the scripts again and again",
 }
+TOO_MANY = "it takes no more clients (maxclients); raise that, or end idle ones (CLIENT LIST)"
+
+# Begin the errors of a server that refuses the password or the user. Redis before version 6 had no word for that.
+WRONG_PASSWORD = ("WRONGPASS", "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH")
 
 
 def connect_failed(url: str, reason: str) -> UnavailableError:
@@ -197,10 +203,11 @@ class Server:
             replies = connection.exchange(commands, deadline) if commands else []
             for command, reply in zip(commands, replies, strict=True):
                 if isinstance(reply, Problem):
-                    if command[0] == "AUTH":  # some errors quote the arguments
-                        word = reply.word if reply.word in MEANING else "WRONGPASS"
-                        raise UnavailableError(f"{connection.name}: {MEANING[word]} ({reply.word})")
-                    raise UnavailableError(f"{connection.name}: {MEANING.get(reply.word, 'it refused')} ({reply.text})")
+                    # Some errors of a login quote its arguments.
+                    meaning, text = _meaning(reply), reply.text
+                    if command[0] == "AUTH":
+                        meaning, text = _meaning(reply, "the server refused the login"), reply.word
+                    raise UnavailableError(f"{connection.name}: {meaning} ({text})")
             if is_master and replies[-1][0] != b"master":
                 raise UnavailableError(f"{connection.name}: the sentinels call it the master, but it is not (yet)")
         except BaseException:
@@ -235,7 +242,7 @@ class Server:
                 f"ledger {name}: written by another major version of coordd (schema {problem.text.partition(' ')[2]});"
                 " use that version, or another database or cluster name"
             )
-        meaning = MEANING.get(problem.word, "it refused")
+        meaning = _meaning(problem)
         # Before version 7 a script's errors begin with ERR.
         full = problem.word == "OOM" or "OOM command not allowed" in problem.text
         if full:
@@ -251,6 +258,13 @@ class Server:
 def _repeatable(commands: "Sequence[Sequence[str | bytes | int]]") -> bool:
     """True unless scripts rely on their order: another server may lack the first one's, and have the second one's."""
     return sum(command[0] == "EVALSHA" for command in commands) <= 1
+
+
+def _meaning(problem: Problem, otherwise: str = "it refused") -> str:
+    if problem.is_crowded:
+        return TOO_MANY
+    word = "WRONGPASS" if problem.text.startswith(WRONG_PASSWORD) else problem.word
+    return MEANING.get(word, otherwise)
 
 
 def _share(deadline: float, others: int) -> float:

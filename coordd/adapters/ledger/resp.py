@@ -39,6 +39,11 @@ class Problem:
         self.word = text.partition(" ")[0]
         self.text = text
 
+    @property
+    def is_crowded(self) -> bool:
+        """True if the server has as many clients as it takes."""
+        return self.text.startswith("ERR max number of clients")
+
 
 class Address:
     """The meaning of a URL: servers, or sentinels and the name of their master."""
@@ -240,6 +245,10 @@ class Connection:
         stream, ValueError for invalid bytes.
         """
         if not data:
+            last = into[-1] if into else None
+            if isinstance(last, Problem) and (last.is_crowded or last.word == "DENIED"):
+                into += [last] * (count - len(into))  # a server that takes no connection says it once, for all
+                return
             raise OSError("the server closed the connection")
         self.replies.feed(data)
         while len(into) < count and (reply := self.replies.next()) is not NOT_YET:

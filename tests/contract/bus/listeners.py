@@ -95,5 +95,5 @@ async def talk(a: Bus, heard_b: Listener, word: bytes) -> None:
     await until(said)
 
 
-def run(main: Callable[[], Any]) -> None:
-    anyio.run(main, backend="trio")
+def run(main: Callable[[], Any]) -> Any:
+    return anyio.run(main, backend="trio")

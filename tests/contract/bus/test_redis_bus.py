@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from support import servers
 from support.servers.rights import redis_rules
 
@@ -14,6 +18,7 @@ from contract.bus.listeners import receiving, run, talk, until
 from coordd.adapters.bus import redis_bus
 from coordd.adapters.bus.redis_bus import RedisBus
 from coordd.adapters.bus.where import of_redis
+from coordd.adapters.ledger.resp import NOT_YET, Replies
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
 from coordd.errors import ConfigError
 
@@ -131,3 +136,92 @@ def test_a_url_that_cannot_be_used(url: str) -> None:
 def test_what_a_url_says() -> None:
     assert of_redis("redis://me:p%3A@h/3")[1:] == ("h", 6379, "me", "p:", "3")
     assert of_redis("rediss://:only@h:7000")[1:] == ("h", 7000, "", "only", "0")
+
+
+class FakeRedis:
+    """A server that says what it is, and that nobody listens at any inbox."""
+
+    def __init__(self, *, role: str = "master", info: str = "cluster_enabled:0", refuses: str = "") -> None:
+        self.role, self.info, self.refuses = role, info, refuses
+        self.published = 0
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        asked, subscribed = Replies(), False
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for data in stream:
+                asked.feed(bytes(data))
+                while (command := asked.next()) is not NOT_YET:
+                    word, *arguments = (part.decode(errors="replace") for part in command)
+                    subscribed = subscribed or word == "SUBSCRIBE"
+                    await stream.send_all(self._answer(word, arguments, subscribed=subscribed))
+
+    def _answer(self, word: str, arguments: list[str], *, subscribed: bool) -> bytes:
+        if word == self.refuses:
+            return f"-ERR unknown command '{word}', with args beginning with: {arguments}\r\n".encode()
+        if word == "ROLE":
+            return f"*1\r\n${len(self.role)}\r\n{self.role}\r\n".encode()
+        if word == "INFO":
+            return f"${len(self.info)}\r\n{self.info}\r\n".encode()
+        if word == "SUBSCRIBE":
+            return b"".join(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n" for _ in arguments)
+        if word == "PUBLISH":
+            self.published += 1
+            return b":0\r\n"
+        return b"*2\r\n$4\r\npong\r\n$0\r\n\r\n" if word == "PING" and subscribed else b"+OK\r\n"
+
+
+async def heard_dead(*fakes: FakeRedis, password: str = "") -> tuple[list[str], RedisBus]:
+    """Which names a bus holds for dead to whom it has sent a message; with one server that is a primary at least."""
+    async with trio.open_nursery() as nursery:
+        urls = []
+        for fake in fakes:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, fake.serve, [listener])
+            urls.append(f"redis://127.0.0.1:{listener.socket.getsockname()[1]}/0")
+        bus = RedisBus(urls, "a.1", cluster="c", rng=random.Random(1), password=lambda: password)
+        dead: list[str] = []
+        arrived: list[bool] = []
+        nursery.start_soon(bus.receive, lambda _data: None, dead.append)
+        await until(lambda: bus.state != "starting" and (bus.error or bus.state == "connected"))
+        if any(fake.role == "master" and not fake.refuses for fake in fakes):
+            await until(lambda: bus.state == "connected")
+            bus.send("b.2", b"anybody there?")
+            bus.publish(b"after it", arrived.append)
+            await until(lambda: arrived)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    return dead, bus
+
+
+@pytest.mark.parametrize(
+    ("fakes", "dead"),
+    [
+        ([FakeRedis()], ["b.2"]),
+        ([FakeRedis(), FakeRedis()], []),
+        ([FakeRedis(info="cluster_enabled:1")], []),
+        ([FakeRedis(info="")], []),
+    ],
+    ids=["one", "several", "cluster", "unknown"],
+)
+def test_an_inbox_without_a_listener_proves_something_only_where_all_are_at_one_server(
+    fakes: list[FakeRedis], dead: list[str]
+) -> None:
+    assert run(lambda: heard_dead(*fakes))[0] == dead
+
+
+def test_a_replica_is_refused_and_the_primary_is_used() -> None:
+    replica, primary = FakeRedis(role="slave"), FakeRedis()
+    _, bus = run(lambda: heard_dead(replica))
+    assert "is a replica" in bus.error
+    for fakes in ([replica, primary], [primary, replica]):
+        run(partial(heard_dead, *fakes))
+    assert (replica.published, primary.published) == (0, 4)
+
+
+WORD = "hunter2"
+
+
+def test_what_a_server_quotes_shows_no_password() -> None:
+    _, bus = run(lambda: heard_dead(FakeRedis(refuses="AUTH"), password=WORD))
+    assert "AUTH" in bus.error
+    assert WORD not in bus.error

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordd.adapters.ledger import redis_people
-from coordd.adapters.ledger.redis_people import export
+from coordd.adapters.ledger.redis_people import _weaker, export
 from coordd.core.ledger.rows import RUN_COLUMNS, Row
 from coordd.errors import UnavailableError
 
@@ -90,3 +90,31 @@ def test_what_is_there_all_the_time_is_exported_while_runs_come_and_go(together:
     said = exported(Server(runs, move))
     assert len(said) == len(set(said))
     assert set(said) >= {name.decode() for name in stays}
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings", "said"),
+    [
+        ({"aof_enabled": "0"}, {"save": None}, "it does not tell whether snapshots are written"),
+        ({"aof_enabled": "0"}, {"save": ""}, "nothing is written to disk"),
+        ({"aof_enabled": "0"}, {"save": "60 1"}, "only snapshots"),
+        ({"repl_backlog_active": "1", "connected_slaves": "0"}, {"ttl": "3600"}, "repl-backlog-ttl"),
+        ({"repl_backlog_active": "1", "connected_slaves": "0"}, {"ttl": None}, "repl-backlog-ttl"),
+        ({"repl_backlog_active": "1", "connected_slaves": "0"}, {"ttl": "0"}, ""),
+        ({"repl_backlog_active": "0", "connected_slaves": "0"}, {"ttl": "3600"}, ""),
+    ],
+)
+def test_what_is_weaker_is_said_and_nothing_that_is_not_known(
+    facts: dict[str, str], settings: dict[str, str | None], said: str
+) -> None:
+    fine = {"aof_enabled": "1", "connected_slaves": "1", "min_slaves_good_slaves": "1", "master_replid": "a" * 40}
+    kept: dict[str, str | None] = {
+        "save": "60 1",
+        "appendfsync": "always",
+        "repl-backlog-ttl": settings.pop("ttl", "0"),
+    }
+    found = _weaker({**fine, **facts}, {**kept, **settings})
+    if said:
+        assert any(said in sentence for sentence in found)
+    else:
+        assert found == ["no replica is connected: nobody takes over when this server dies"]

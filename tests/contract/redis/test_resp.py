@@ -231,6 +231,41 @@ def test_scripts_that_rely_on_their_order_do_not_follow_a_redirection(serve: Cal
     server.drop()
 
 
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        ("WRONGPASS invalid username-password pair", "refuses the user or the password"),
+        ("ERR invalid password", "refuses the user or the password"),
+        ("ERR AUTH <password> called without any password configured", "refuses the user or the password"),
+        ("NOAUTH Authentication required.", "asks for a password"),
+        ("LOADING Redis is loading the dataset in memory", "is loading its data set"),
+        ("ERR max number of clients reached", "takes no more clients"),
+        ("DENIED Redis is running in protected mode because no password is set", "protected mode"),
+        ("ERR unknown command 'AUTH', with args beginning with: 'secret'", "refused the login (ERR)"),
+        ("WEIRD secret", "refused the login (WEIRD)"),
+    ],
+)
+@pytest.mark.parametrize("url", ["redis://:secret@127.0.0.1:{}", "redis://:secret@127.0.0.1:{}/3"])
+def test_a_refused_login_says_why_and_shows_no_password(
+    serve: Callable[..., int], url: str, refusal: str, said: str
+) -> None:
+    """Some servers close the connection after their first refusal, whatever else was asked."""
+    rest = "" if refusal.startswith(("DENIED", "ERR max")) else "+OK\r\n"
+    server = Server(url.format(serve(f"-{refusal}\r\n{rest}".encode())), 2.0)
+    with pytest.raises(UnavailableError) as info:
+        server.connect(soon())
+    assert said in str(info.value)
+    assert "secret" not in str(info.value)
+    assert ("ledger_password_file" in str(info.value)) == ("password" in said or "protected" in said)
+
+
+@pytest.mark.parametrize("refusal", ["ERR max number of clients reached", "DENIED Redis is running in protected mode"])
+def test_a_server_that_takes_no_connection_says_so_without_a_login(serve: Callable[..., int], refusal: str) -> None:
+    server = Server(f"redis://127.0.0.1:{serve(f'-{refusal}'.encode() + END)}", 2.0)
+    with pytest.raises(UnavailableError, match="takes no more clients" if "max" in refusal else "set requirepass"):
+        server.exchange([("GET", "x"), ("GET", "y")], soon())
+
+
 def test_tls_is_verified(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     made, other = servers.certificates(tmp_path), servers.certificates(tmp_path / "other")
