@@ -18,8 +18,11 @@ from support.fake_daemon import configuration, open_directory
 
 from coordd.adapters.disk.journal import Journal
 from coordd.config.settings import load
+from coordd.core.ledger.requests import Prune
+from coordd.core.ready import LedgerRequest
 from coordd.core.wire.events import TaskStarted
 from coordd.daemon import Daemon
+from coordd.services.control import doctor
 
 REDIS = 'ledger = "redis://127.0.0.1:1/0"'
 SQLITE = ""
@@ -198,3 +201,19 @@ def test_a_name_that_is_set_counts_always_and_is_not_kept(directory: str, monkey
     with unnamed(directory, monkeypatch, FULL) as daemon:
         assert daemon.node.hostname == FULL
         assert said_of_the_name(daemon) == []
+
+
+def test_a_replica_which_refuses_every_write_is_a_failure(directory: str) -> None:
+    weaker = ["only snapshots are written to disk", "this server is a replica: the ledger needs the master"]
+    with built(directory, REDIS) as daemon:
+        found = ledger_checks(daemon, status=lambda: {"weaker": weaker, "role": "replica"})
+    assert [state for _, state, _ in found] == ["ok", "warn", "fail"]
+
+
+def test_a_ledger_that_does_not_do_what_this_node_asks_is_a_failure(directory: str) -> None:
+    with built(directory, REDIS) as daemon:
+        trio.run(daemon.ledger._ask, [LedgerRequest(1, Prune(keep_s=1.0, limit=1))])
+        found = trio.run(doctor.cluster_checks, daemon.driver, daemon.ledger, "redis://127.0.0.1:1/0")
+    [said] = [c for c in found if c["check"] == "ledger state"]
+    assert said["state"] == "fail"
+    assert "Connection refused" in said["text"]

@@ -19,17 +19,19 @@ def tls_error(exc: BaseException | None) -> ssl.SSLError | None:
     return None
 
 
-def tls_sentence(shown: str, exc: ssl.SSLError, setting: str) -> str:
+def tls_sentence(shown: str, exc: ssl.SSLError, setting: str, advice: str = "") -> str:
     """The error of a TLS connection as a sentence, with advice.
 
-    ``shown`` names the server, ``setting`` the key of [cluster] that has its address.
+    ``shown`` names the server, ``setting`` the key of [cluster] that has its address; ``advice``: what to do where a
+    server named the address, and its certificate is for another one.
     """
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in OTHER_NAME:
-            return (
-                f"{shown}: its certificate is for another name ({exc.verify_message}): write the address in [cluster] "
-                f"{setting} as the certificate has it, or give the server one for this name"
+            advice = advice or (
+                f"write the address in [cluster] {setting} as the certificate has it, or give the server one for this "
+                "name"
             )
+            return f"{shown}: its certificate is for another name ({exc.verify_message}): {advice}"
         return f"{shown}: its certificate is not accepted ({exc.verify_message}): set [cluster] tls_ca"
     reason = exc.reason or str(exc)
     if "CERTIFICATE" in reason.upper() and "ALERT" in reason.upper():

@@ -58,6 +58,10 @@ LOOK_S = 1.0
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 15.0
 
+# After a loss of the bus the others may still be reconnecting, and a broker confirms what nobody hears: for this time
+# (seconds) what waits goes on waiting, with what comes after it.
+OTHERS_RETURN_S = 5.0
+
 # Maximum number of confirmed messages that the disk could not remove: they are remembered, and not sent again.
 ARRIVED_MAX = 10_000
 
@@ -82,7 +86,8 @@ class Outbox:
         self._stored = backlog.count if backlog else 0  # on the disk, at its last answer
         self._renew = renew
         self._wall = wall
-        self._up = connected
+        self._up = self._was_up = connected
+        self._others_at = 0.0  # when the others are back
         self._number = self._first_number = time.time_ns() // 1000  # grows over restarts; only the order depends on it
         self._in_flight: dict[int, tuple[Message, float]] = {}  # number -> (message, when it left)
         self._waiting: dict[int, Message] = {}  # in memory, not on the disk yet
@@ -115,7 +120,9 @@ class Outbox:
 
     def changed(self, up: bool) -> None:
         """The bus was lost, or is back."""
-        self._up = up
+        if up and self._was_up:
+            self._others_at = trio.current_time() + OTHERS_RETURN_S
+        self._up, self._was_up = up, self._was_up or up
         self._pause_s = self._pause_until = 0.0
         self._disk_failed_at = -float("inf")  # try at once: messages on the disk go first, if it can be read
         self._wake.set()
@@ -155,7 +162,7 @@ class Outbox:
             self._busy = True
             try:
                 await self._save()
-                if self._up and trio.current_time() >= self._pause_until:
+                if self._may_replay() and trio.current_time() >= self._pause_until:
                     await self._replay()
             finally:
                 self._busy = False
@@ -234,9 +241,12 @@ class Outbox:
             if given_up:
                 self._given_up(given_up, "disk")
 
+    def _may_replay(self) -> bool:
+        return self._up and trio.current_time() >= self._others_at
+
     async def _replay(self) -> None:
         """Send waiting messages in order, until none is left or one did not arrive."""
-        while self._up:
+        while self._may_replay():
             batch = await self._first()
             if not batch:
                 return

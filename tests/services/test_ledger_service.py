@@ -19,6 +19,7 @@ from coordd.core.ledger.words import OK, RECOVERING, UNAVAILABLE, AttemptNumber
 from coordd.core.ready import LedgerRequest
 from coordd.errors import FullError, UnavailableError
 from coordd.services import ledger as module
+from coordd.services.control.doctor import state_check
 from coordd.services.ledger import LedgerService
 
 DEADLINE_S = 20.0
@@ -359,3 +360,26 @@ def test_the_state_of_a_recovering_ledger_that_goes_away_is_that_it_is_away(cloc
     clock[0] = service.breaker.retry_at
     assert service.breaker.allow(clock[0])
     assert service.breaker.state == HALF_OPEN
+
+
+@pytest.mark.usefixtures("clock")
+def test_doctor_says_that_a_ledger_refuses_what_this_node_asks() -> None:
+    ledger = FakeLedger()
+    service = service_of(ledger)
+    ask(service, "open")
+    assert state_check(service)["state"] == "ok"
+
+    ledger.failure, ledger.fails_on, ledger.fails_with = "its memory is full", ("register", "prune"), FullError
+    ask(service, "register")
+    ask(service, "open")
+    assert (state_check(service)["state"], state_check(service)["text"]) == ("fail", "its memory is full")
+
+    ledger.failure = ""
+    ledger.answers["open"] = OpenAnswer([], {}, 0.0, 40.0)
+    ask(service, "open")
+    assert state_check(service)["state"] == "warn"
+    assert "40 s" in state_check(service)["text"]
+
+    ledger.failure, ledger.fails_on, ledger.fails_with = "it is a replica", ("open",), UnavailableError
+    ask(service, "open")
+    assert (state_check(service)["state"], state_check(service)["text"]) == ("fail", "it is a replica")

@@ -112,6 +112,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSE_MIN_S", 0.01)
     monkeypatch.setattr(module, "PAUSE_MAX_S", 0.02)
     monkeypatch.setattr(module, "DISK_RETRY_S", 0.02)
+    monkeypatch.setattr(module, "OTHERS_RETURN_S", 0.01, raising=False)
 
 
 def numbered(first: int, last: int) -> list[bytes]:
@@ -487,3 +488,59 @@ def test_a_file_whose_table_or_format_the_disk_has_changed_is_set_aside(
 
     assert file.append(messages(2, 3), 0.0) == 0
     assert file.first(9) == messages(2, 3)
+
+
+def test_after_a_loss_what_waits_is_sent_when_the_others_are_back_too(
+    bus: FakeBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that nobody hears is confirmed all the same: the broker has no queue of those who are still away."""
+    monkeypatch.setattr(module, "OTHERS_RETURN_S", 5.0)
+
+    async def main() -> None:
+        box = Outbox(bus.publish, None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(box.run)
+            box.put(b"before", 60.0)
+            box.changed(True)
+            await trio.sleep(1)
+            assert bus.sent == [b"before"], "at a start the others are there already"
+            box.put(b"0", 60.0)
+            box.changed(False)
+            for data in numbered(1, 3):
+                box.put(data, 60.0)
+            await trio.sleep(60)
+            box.changed(True)
+            await trio.sleep(3)
+            box.put(b"3", 60.0)
+            await trio.sleep(1.9)
+            assert bus.sent == [b"before", b"0"]
+            await trio.sleep(1.2)
+            assert bus.sent == [b"before", *numbered(0, 4)]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_bus_that_is_lost_again_begins_the_wait_again(bus: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the middle of a batch that was not confirmed."""
+    monkeypatch.setattr(module, "OTHERS_RETURN_S", 5.0)
+    bus.answer = None
+
+    async def main() -> None:
+        box = Outbox(bus.publish, None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(box.run)
+            box.put(b"0", 60.0)
+            box.changed(True)
+            await trio.sleep(1)
+            assert bus.sent == [b"0"]
+            box.changed(False)
+            bus.confirms.pop()(False)
+            box.changed(True)
+            await trio.sleep(4.9)
+            assert bus.sent == [b"0"]
+            await trio.sleep(0.2)
+            assert bus.sent == [b"0", b"0"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -166,7 +166,7 @@ class RedisSession:
         is_clustered = "cluster_enabled:1" in str(cluster)
         if isinstance(role, list) and role[:1] == [b"slave"] and not is_clustered:
             raise UnavailableError(
-                f"{self._where.shown} is a replica: what is published there reaches none who listen at the primary; "
+                f"{self._where.shown} is a replica: what is published there reaches nobody who listens at the primary; "
                 "name the primary in [cluster] bus"
             )
         self._counts_all = self._counts_all and "cluster_enabled:0" in str(cluster)

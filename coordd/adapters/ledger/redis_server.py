@@ -34,10 +34,20 @@ MEANING = {
     "cluster.ledger_password_file here",
     "NOSCRIPT": "it forgot the scripts again and again",
 }
-TOO_MANY = "it takes no more clients (maxclients); raise that, or see whose connections these are (CLIENT LIST)"
+TOO_MANY = "it takes no more clients (maxclients); raise that, or end idle ones (CLIENT LIST)"
 
 # Begin the errors of a server that refuses the password or the user. Redis before version 6 had no word for that.
 WRONG_PASSWORD = ("WRONGPASS", "ERR invalid password", "ERR AUTH ", "ERR Client sent AUTH")
+
+# What to do where the certificate is not for an address that a server named, not [cluster] ledger.
+NAMED_BY_SENTINEL = (
+    "a sentinel named this address; set sentinel resolve-hostnames yes, announce-hostnames yes and, on each server, "
+    "replica-announce-ip NAME, or put the IP into the certificate"
+)
+NAMED_BY_CLUSTER = (
+    "a server of the Redis Cluster named this address; set cluster-announce-hostname NAME and "
+    "cluster-preferred-endpoint-type hostname there, or put the IP into the certificate"
+)
 
 
 def connect_failed(url: str, reason: str) -> UnavailableError:
@@ -139,7 +149,7 @@ class Server:
 
     def _open(self, deadline: float) -> Connection:
         if self._moved is not None:
-            return self._log_in(*self._moved, deadline)
+            return self._log_in(*self._moved, deadline, advice=NAMED_BY_CLUSTER)
         if self.address.master:
             return self._open_named(deadline)
         failure: UnavailableError | None = None
@@ -167,7 +177,9 @@ class Server:
                 continue
             try:
                 if named not in failed:
-                    connection = self._log_in(*named, _share(deadline, others), is_master=True)
+                    connection = self._log_in(
+                        *named, _share(deadline, others), is_master=True, advice=NAMED_BY_SENTINEL
+                    )
                     hosts.remove(sentinel)
                     hosts.insert(0, sentinel)
                     return connection
@@ -189,8 +201,10 @@ class Server:
         problem = reply.text if isinstance(reply, Problem) else f"knows no master {self.address.master!r}"
         raise UnavailableError(f"{host}:{port}: {problem}")
 
-    def _log_in(self, host: str, port: int, deadline: float, *, is_master: bool = False) -> Connection:
-        connection = Connection(host, port, deadline, self._tls if self.address.tls else None)
+    def _log_in(
+        self, host: str, port: int, deadline: float, *, is_master: bool = False, advice: str = ""
+    ) -> Connection:
+        connection = Connection(host, port, deadline, self._tls if self.address.tls else None, advice)
         try:
             commands: list[tuple[str | int, ...]] = []
             password = self._read_password()

@@ -111,8 +111,8 @@ class Tls:
         self.key = key
         self.verify = verify
 
-    def wrap(self, host: str, port: int, deadline: float) -> "Any":
-        """A connected TLS socket. Raises UnavailableError or OSError."""
+    def wrap(self, host: str, port: int, deadline: float, advice: str = "") -> "Any":
+        """A connected TLS socket. ``advice`` as in tls_errors.tls_sentence. Raises UnavailableError or OSError."""
         import socket
         import ssl
 
@@ -131,7 +131,7 @@ class Tls:
             from coordd.adapters.tls_errors import tls_sentence
 
             plain.close()
-            raise UnavailableError(tls_sentence(f"Redis at {host}:{port}", exc, "ledger")) from exc
+            raise UnavailableError(tls_sentence(f"Redis at {host}:{port}", exc, "ledger", advice)) from exc
         except BaseException:
             plain.close()
             raise
@@ -213,12 +213,15 @@ class Replies:
 class Connection:
     """One connection to one server. Every method raises UnavailableError when the deadline (monotonic) passes."""
 
-    def __init__(self, host: str, port: int, deadline: float, tls: "Tls | None" = None) -> None:
+    def __init__(self, host: str, port: int, deadline: float, tls: "Tls | None" = None, advice: str = "") -> None:
+        """``advice`` as in ``Tls.wrap``."""
         self.name = f"{host}:{port}"
         self.replies = Replies()
         self.closed_unheard = False  # it was closed, or reset, before the first byte of an answer
         self.socket: Any = None
-        self.socket = self._guarded(lambda: tls.wrap(host, port, deadline) if tls else _connect(host, port, deadline))
+        self.socket = self._guarded(
+            lambda: tls.wrap(host, port, deadline, advice) if tls else _connect(host, port, deadline)
+        )
 
     def exchange(self, commands: "Sequence[Sequence[str | bytes | int]]", deadline: float) -> "list[Any]":
         """Send commands at once, then read their replies: each is bytes, int, None, list or Problem."""

@@ -14,7 +14,7 @@ from coordd.core.breaker import Breaker
 from coordd.core.context import SKEW_MAX_S
 from coordd.core.ledger.requests import ListOpen
 from coordd.core.ledger.rows import OF_JOB, OF_NODE
-from coordd.core.ledger.words import NEW_RULES
+from coordd.core.ledger.words import NEW_RULES, RECOVERING
 from coordd.core.members.membership import ALIVE, LEFT, SUSPECT
 from coordd.core.node.alarms import Alarms
 from coordd.core.node.node import Node
@@ -27,7 +27,7 @@ from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import Bus, Ledger, Verifiable
 from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
-from coordd.services.ledger import CLOSED, FOREIGN, LedgerService, boottime
+from coordd.services.ledger import CLOSED, CONNECTED, FOREIGN, LedgerService, boottime
 from coordd.services.metrics.unread import Unread
 from coordd.services.sealed_bus import SealedBus
 from coordd.services.views.objects import Stop, is_isolated
@@ -59,7 +59,7 @@ async def cluster_checks(driver: Driver, ledger: LedgerService, ledger_url: str)
         checks += [*signing_checks(driver.bus, time.time()), *tls_checks(driver.bus.url, ledger_url)]
     if not ledger_url.startswith("sqlite:"):  # a file ledger uses our own clock
         checks.append(await _skew_check(ledger))
-    checks.append(identity_check(driver.node, ledger))
+    checks += [state_check(ledger), identity_check(driver.node, ledger)]
     checks += impaired_checks(driver.node)
     checks.append(unread_check(driver.unread, driver.counts["malformed"]))
     checks.append(rules_check(driver.node))
@@ -91,6 +91,18 @@ def memory_check(path: str, uid: int) -> Check:
         return check("memory", OK, f"closed to other processes of uid {uid}")
     text = f"other processes of uid {uid}, jobs too, can read it and its secrets"
     return check("memory", WARN, text, "something has set PR_SET_DUMPABLE again; restart the daemon")
+
+
+def state_check(ledger: LedgerService) -> Check:
+    """Whether the ledger does what this node asks it: one whose rows are sound may refuse every write."""
+    name = "ledger state"
+    if ledger.state == RECOVERING:
+        text = f"it is recovering, and grants nothing for {ledger.recovering_s:.0f} s"
+        return check(name, WARN, text, "wait; see docs/runbook.md: ledger recovering")
+    if ledger.state == CONNECTED:
+        return check(name, OK, "it answers")
+    text = ledger.error or ledger.breaker.reason or "it does not answer"
+    return check(name, FAIL, text, "see docs/runbook.md: ledger unavailable")
 
 
 def identity_check(node: Shown, ledger: LedgerService) -> Check:
@@ -285,15 +297,18 @@ def opened_checks(open_ledger: Callable[[], Ledger]) -> list[Check]:
     try:
         ledger = open_ledger()
         try:
-            weaker: list[str] = ledger.status().get("weaker", [])
+            about = ledger.status()
             wrong = ledger.integrity() if isinstance(ledger, Verifiable) else []
         finally:
             ledger.close()
     except CoorddError as exc:
         return [check("ledger", FAIL, str(exc), "see docs/runbook.md")]
     sound = FAIL if wrong else OK
+    weaker: list[str] = about.get("weaker", [])
+    refuses = "this server is a replica" if about.get("role") == "replica" else None  # it refuses every write
     return [check("ledger", sound, "; ".join(wrong) or "intact", "restore it from a backup")] + [
-        check("ledger server", WARN, text, "see docs/runbook.md") for text in weaker
+        check("ledger server", FAIL if refuses and text.startswith(refuses) else WARN, text, "see docs/runbook.md")
+        for text in weaker
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -264,6 +266,33 @@ def test_a_server_that_takes_no_connection_says_so_without_a_login(serve: Callab
     server = Server(f"redis://127.0.0.1:{serve(f'-{refusal}'.encode() + END)}", 2.0)
     with pytest.raises(UnavailableError, match="takes no more clients" if "max" in refusal else "set requirepass"):
         server.exchange([("GET", "x"), ("GET", "y")], soon())
+
+
+@pytest.mark.parametrize("by", ["sentinel", "cluster"])
+def test_an_address_that_a_server_named_and_its_certificate_has_not(tmp_path: Path, by: str) -> None:
+    """Sentinel and Redis Cluster name IPs unless they are told otherwise; [cluster] ledger has no part in it."""
+    made = servers.certificates(tmp_path, "localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(made.cert, made.key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        said = named(port) if by == "sentinel" else f"-MOVED 1 127.0.0.1:{port}\r\n".encode()
+
+        def answer() -> None:
+            for _ in range(2):
+                with contextlib.suppress(OSError):
+                    plain, _ = listener.accept()
+                    with plain, context.wrap_socket(plain, server_side=True) as stream:
+                        stream.recv(65536)
+                        stream.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"rediss+sentinel://localhost:{port}/m" if by == "sentinel" else f"rediss://localhost:{port}"
+        server = Server(url, 5.0, tls=Tls(ca=made.ca))
+        advice = "resolve-hostnames yes" if by == "sentinel" else "cluster-announce-hostname"
+        with pytest.raises(UnavailableError, match=advice) as info:
+            server.exchange([("GET", "x")], soon())
+        assert "[cluster] ledger" not in str(info.value)
 
 
 def test_tls_is_verified(tmp_path: Path) -> None:
