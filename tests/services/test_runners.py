@@ -84,7 +84,8 @@ def test_what_a_ledger_says_of_a_run_is_not_believed(args: str, fire_at: float, 
         node=SimpleNamespace(state_dir=str(tmp_path), name="a", units="off"),
         spark=SparkConfig(),
         control=SimpleNamespace(socket="/run/coordd/control.sock"),
-        cluster=SimpleNamespace(name="c", renew_interval=5.0, ledger_timeout=2.0, kill_grace=10.0),
+        guard=SimpleNamespace(told=lambda _: ""),
+        cluster=SimpleNamespace(name="c", tls_ca="", renew_interval=5.0, ledger_timeout=2.0, kill_grace=10.0),
     )
     connections = SimpleNamespace(ledger_url="sqlite:////x", ledger_options=dict)
     builder = LaunchBuilder(config, node, lambda *_: str(tmp_path), connections)  # type: ignore[arg-type]  # a stand-in with what is asked of it

@@ -13,7 +13,6 @@ from coordd.core.groups.expand import Expand
 from coordd.core.jobs.job import After
 from coordd.core.jobs.schedule import parse_schedule
 from coordd.core.ledger.fires import SKIPPED
-from coordd.core.ledger.requests import nominal_time
 from coordd.errors import UnavailableError
 from coordd.services.control.callers import OPERATOR, Caller
 from coordd.services.views.explanations import Explanations
@@ -42,7 +41,7 @@ class Known(Explanations):
             triggers=SimpleNamespace(requests=WAITING),
             following=SimpleNamespace(waiting=lambda *_: []),
             planner=SimpleNamespace(settled_to=lambda _: NOON),
-            due_of=nominal_time,
+            identity_from=0.0,
             skew_s=lambda _: 0.0,
         )
         driver: Any = SimpleNamespace(
@@ -58,8 +57,13 @@ class Known(Explanations):
     async def _query(self, call: Any) -> Any:
         if self._away:
             raise UnavailableError("the ledger does not answer")
-        runs = lambda *, job, limit: [row("success")] if job == "gone" else []  # noqa: E731 - a method
-        return call(SimpleNamespace(run=lambda run: row("success", run=run) if run in ROWS else None, runs=runs))
+        ledger = SimpleNamespace(
+            run=lambda run: row("success", run=run) if run in ROWS else None,
+            runs=lambda *, job, limit: [row("success")] if job == "gone" else [],
+            fired=lambda *_: [],
+            ask=lambda _: SimpleNamespace(current={}),
+        )
+        return call(ledger)
 
     async def decision(self, run: str, *, looks: bool) -> Fire | None:
         return Fire(NOON, NOON, SKIPPED, "") if run in self._decided else None
