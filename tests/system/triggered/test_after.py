@@ -98,7 +98,7 @@ def test_a_parent_is_replayed_with_its_children_although_its_node_is_killed_befo
         assert cluster.starts("aside#x") == [], "its parent has not succeeded"
         shown = victim.call("run.show", id="child#x")
         assert (shown["parents"], shown["rerun_of"]) == (["parent#x"], "parent#x/1")
-        assert "runs once more after child#x" in victim.why("grand#x")
+        assert "It has run once more after child#x" in victim.why("grand#x")
         assert "ran parent#x/1 again, with its children" in victim.why("grand#x")
 
 
