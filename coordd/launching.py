@@ -31,6 +31,7 @@ from coordd.adapters.spark import (
     ProgramSpec,
     SparkDefaults,
     build,
+    build_sample,
     command_problem,
     find_java,
     redacted,
@@ -501,7 +502,7 @@ class LaunchBuilder:
     def _unbuilt(self, job: Job, kind: object, programs: dict[object, ProgramSpec]) -> str:
         """Why there is no command for jobs of this kind; "" if there is, and then ``programs`` has it."""
         try:
-            programs[kind] = build(job, job.launch, self._defaults(), AttemptInfo(job.name, 0, 0, "", "", 0.0))
+            programs[kind] = build_sample(job, self._defaults())
         except CoorddError as exc:
             return str(exc)
         return ""
@@ -515,12 +516,12 @@ class LaunchBuilder:
     def archives(self) -> list[archive.Archive]:
         """The class archives that jobs of this node can use; they may not exist. Blocking. Raises UnavailableError."""
         found: dict[str, archive.Archive] = {}
-        for name, job in self._node.jobs.items():
+        for job in self._node.jobs.values():
             launch = job.launch
             if not isinstance(launch, SparkSubmit) or not launch.fast_start or job.run_as:
                 continue
             try:
-                program = build(job, launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0))
+                program = build_sample(job, self._defaults())
                 one = archive.archive_of(self.archives_directory, program.argv[0], find_java(program.env), program.env)
             except CoorddError:
                 continue  # ``asking`` has it
@@ -538,7 +539,7 @@ class LaunchBuilder:
             if name in besides or not isinstance(job.launch, SparkSubmit):
                 continue
             try:
-                program = build(job, job.launch, self._defaults(), AttemptInfo(name, 0, 0, "", "", 0.0))
+                program = build_sample(job, self._defaults())
             except CoorddError:
                 continue  # ``asking`` has it
             said = identity.remarks(job.launch, program.env, job.run_as, time.time())

@@ -362,6 +362,11 @@ def _marks(master: str, deploy_mode: str, of: AttemptInfo) -> dict[str, str]:
     return conf
 
 
+def build_sample(job: Job, defaults: SparkDefaults) -> ProgramSpec:
+    """The command of a job beside any attempt: it shows what this machine makes of the job. Raises as ``build``."""
+    return build(job, job.launch, defaults, AttemptInfo(job.name, 0, 0, "", "", 0.0))
+
+
 def remarks(launch: SparkSubmit, defaults: SparkDefaults, program: ProgramSpec) -> list[tuple[str, str]]:
     """For `doctor`: (which settings of the site a job does not have, what to do)."""
     env, submit = program.env, program.argv[0]

@@ -12,7 +12,7 @@ from coordd.adapters.backends import function
 from coordd.adapters.kerberos import identity
 from coordd.adapters.launch.units import Units, needs
 from coordd.adapters.ledger.sqlite_ledger import path_of
-from coordd.adapters.spark import AttemptInfo, SparkDefaults, build, command_problem, remarks
+from coordd.adapters.spark import SparkDefaults, build_sample, command_problem, remarks
 from coordd.config import tables, values
 from coordd.config.jobfile import JobSet, check, load_jobs
 from coordd.config.safety import warnings
@@ -157,7 +157,7 @@ def _unread(job: Job, defaults: SparkDefaults) -> list[str]:
     if not isinstance(job.launch, SparkSubmit):
         return []
     try:
-        program = build(job, job.launch, defaults, AttemptInfo(job.name, 0, 0, "", "", 0.0))
+        program = build_sample(job, defaults)
     except UnavailableError:
         return []  # no Spark here: the node says so
     return [f"{text}; {advice}" for text, advice in remarks(job.launch, defaults, program)]

@@ -16,10 +16,8 @@ COMPLETION_S = 1.0
 # A backfill of more runs than this is asked for twice.
 ASKED_TWICE = 1000
 
-# How many fire times `job fires` shows without --from, and how far (seconds) before a fire time others may be: they are
-# told in milliseconds.
+# How many fire times `job fires` shows without --from.
 FIRES_SHOWN = 50
-BEFORE_S = 0.001
 
 # How often (seconds) `node drain --wait` asks whether the runs have ended.
 POLL_S = 0.5
@@ -284,17 +282,17 @@ def job_fires(name: str, begin: float | None, end: float | None) -> None:
 
 def _fires(name: str, begin: float | None, end: float | None) -> list[dict[str, Any]]:
     """All fire times of that time, or the last ones: an answer has only the newest of many, and says so."""
-    from coordd.cli.show.phrases import instant
+    from coordd.cli.show.phrases import just_before
 
     found: list[dict[str, Any]] = []
-    while True:
+    earlier = True
+    while earlier and (begin is not None or len(found) < FIRES_SHOWN):
         part = asked().call("job.fires", job=name, **{"from": begin, "to": end})
-        earlier = part and part[0].pop("earlier", False)
+        earlier = bool(part and part[0].pop("earlier", False))
         found = part + found
-        first = instant(found[0]["fire_time"]) if earlier else None
-        if first is None or (begin is None and len(found) >= FIRES_SHOWN):
-            return found if begin is not None else found[-FIRES_SHOWN:]
-        end = first - BEFORE_S
+        if earlier:
+            end = just_before(part[0])
+    return found if begin is not None else found[-FIRES_SHOWN:]
 
 
 @job.command("activate")

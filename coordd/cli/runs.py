@@ -64,14 +64,16 @@ def run() -> None:
 @click.option("--limit", "-n", type=click.IntRange(1, LIST_MAX), default=100, show_default=True, help="How many.")
 def run_list(job: str | None, state: str | None, node: str | None, since: float | None, limit: int) -> None:
     """The newest runs of the cluster."""
+    from coordd.cli.show.phrases import runs_and_searched
 
     def draw(runs: Any) -> None:
         from coordd.cli.show import tables
 
         tables.draw(tables.RUNS, runs, "There are no such runs.")
 
-    found = asked().call("run.list", job=job, state=state, node=node, since=since, limit=limit, searched=True)
-    searched = found.pop() if found and "searched" in found[-1] else None  # an older daemon does not tell it
+    found, searched = runs_and_searched(
+        asked().call("run.list", job=job, state=state, node=node, since=since, limit=limit, searched=True)
+    )
     asked().show(found, draw)
     if searched:
         say(_how_far(searched, job, state))

@@ -23,6 +23,16 @@ from coordd.core.wire.events import Action, Event
 A = TypeVar("A", bound=Answer | OpenAnswer)
 
 
+def clock_fault(skew_s: float) -> str:
+    """What a node with this clock does not do, and why; "" if its clock is near enough. ``skew_s``: how far it is ahead
+    of the ledger's.
+    """
+    if abs(skew_s) <= SKEW_MAX_S:
+        return ""
+    where = "ahead of" if skew_s > 0 else "behind"
+    return f"opens no scheduled run: its clock is {abs(skew_s):.0f} s {where} the ledger's"
+
+
 class Rng(Protocol):
     """The source of randomness."""
 

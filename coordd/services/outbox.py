@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import structlog
 import trio
 
+from coordd.core.wire.events import OTHERS_RETURN_S
 from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Backlog, Message
 
@@ -57,10 +58,6 @@ LOOK_S = 1.0
 # The pause between batches after an unconfirmed one; doubles up to the maximum.
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 15.0
-
-# After a loss of the bus the others may still be reconnecting, and a broker confirms what nobody hears: for this time
-# (seconds) what waits goes on waiting, with what comes after it.
-OTHERS_RETURN_S = 5.0
 
 # Maximum number of confirmed messages that the disk could not remove: they are remembered, and not sent again.
 ARRIVED_MAX = 10_000
@@ -121,6 +118,7 @@ class Outbox:
     def changed(self, up: bool) -> None:
         """The bus was lost, or is back."""
         if up and self._was_up:
+            # A broker confirms what nobody hears: what waits goes on waiting, with what comes after it.
             self._others_at = trio.current_time() + OTHERS_RETURN_S
         self._up, self._was_up = up, self._was_up or up
         self._pause_s = self._pause_until = 0.0

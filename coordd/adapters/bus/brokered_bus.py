@@ -21,6 +21,7 @@ from coordd.adapters.bus.where import Where
 from coordd.config.addresses import ENCRYPTED, unverified
 from coordd.core.redaction import redact_text
 from coordd.core.wire.envelope import SEALED_BYTES_MAX
+from coordd.core.wire.events import OTHERS_RETURN_S
 from coordd.errors import ConfigError, CoorddError, LocalProtocolError
 
 STARTING = "starting"
@@ -43,10 +44,6 @@ ATTEMPT_S = 3.0
 
 # After a connection of this length (seconds) the pauses start again at the minimum.
 GOOD_AFTER_S = 5.0
-
-# After our own reconnect the others may still be reconnecting: for this time (seconds) an inbox without a listener
-# proves nothing.
-OTHERS_RETURN_S = 5.0
 
 # Timeout (seconds) for sending the last messages and closing.
 CLOSE_S = 1.0

@@ -40,6 +40,18 @@ def instant(text: str | None) -> float | None:
         return None
 
 
+def just_before(fire: Mapping[str, Any]) -> float:
+    """An instant (Unix seconds) before a fire time and after the one before it: they are told in milliseconds."""
+    return (instant(fire["fire_time"]) or 0.0) - 0.001
+
+
+def runs_and_searched(found: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The runs in an answer of `run.list`, and how far it searched: its last item, if there may be more. An older
+    daemon does not tell it.
+    """
+    return (found[:-1], found[-1]) if found and "searched" in found[-1] else (found, None)
+
+
 def distance(at: float | None, now: float) -> str:
     """ "in 3 h", "12 s ago". One unit, because the instant itself is beside it."""
     if at is None:

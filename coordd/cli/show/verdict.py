@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from coordd.cli.show.phrases import plain
 from coordd.core.checks.state import BAD
-from coordd.core.context import SKEW_MAX_S
+from coordd.core.context import clock_fault
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -66,10 +66,8 @@ def judged(status: dict[str, Any], weaker: Iterable[str], took_s: float) -> Verd
             warning.append(f"{word}: {_names(names)}")
     if status["bus"]["state"] != "connected":
         warning.append(f"the bus is {status['bus']['state']}")
-    skew_s = status.get("clock_skew_s") or 0.0
-    if abs(skew_s) > SKEW_MAX_S:
-        where = "ahead of" if skew_s > 0 else "behind"
-        warning.append(f"it opens no scheduled run: its clock is {abs(skew_s):.0f} s {where} the ledger's")
+    if fault := clock_fault(status.get("clock_skew_s") or 0.0):
+        warning.append(f"it {fault}")
     if not status["jobs"]["enabled"] and not status["jobs"].get("held"):
         warning.append("no job is loaded")
     alive, active = members["alive"], runs["active"]

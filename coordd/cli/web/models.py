@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
-from coordd.cli.show.phrases import instant
+from coordd.cli.show.phrases import instant, just_before, runs_and_searched
 from coordd.cli.web import drawing
 from coordd.cli.web.source import Source
 from coordd.core.jobs.job import iso, job_of
@@ -110,7 +110,7 @@ async def day(view: View, name: str, on: str) -> dict[str, Any]:
         between: dict[str, Any] = {"from": f"{begin}T00:00Z", "to": upto}
         part = await view.ask("job.fires", job=name, **between)
         earlier = bool(part and part[0].get("earlier"))
-        fires, upto = part + fires, _before(part[0]) if part else upto
+        fires, upto = part + fires, iso(just_before(part[0])) if part else upto
     return {
         "name": name,
         "day": begin.isoformat(),
@@ -121,18 +121,11 @@ async def day(view: View, name: str, on: str) -> dict[str, Any]:
     }
 
 
-def _before(fire: Mapping[str, Any]) -> str:
-    """The instant before a fire time; these are told in milliseconds."""
-    return iso((instant(fire["fire_time"]) or 0.0) - 0.001)
-
-
 async def runs(view: View) -> dict[str, Any]:
     """Runs, newest first, of a job, in a state, on a node."""
     chosen: dict[str, Any] = {key: view.query[key] for key in ("job", "state", "node") if view.query.get(key)}
-    found = await view.ask("run.list", limit=ROWS, searched=True, **chosen)
-    searched = found[-1] if found and "searched" in found[-1] else None
+    listed, searched = runs_and_searched(await view.ask("run.list", limit=ROWS, searched=True, **chosen))
     shown = {"job": view.query.get("job", ""), "state": view.query.get("state", ""), "on": view.query.get("node", "")}
-    listed = found[:-1] if searched else found
     return {"runs": listed, "searched": searched, "states": STATES, "most": ROWS, **shown}
 
 

@@ -21,6 +21,9 @@ PROTOCOL_MAJOR = 1
 # The maximum size of a message, checked before anything is parsed.
 MESSAGE_BYTES_MAX = 64 * 1024
 
+# After a loss of the bus the others may need this long (seconds) to be back, too: an empty inbox proves nothing before.
+OTHERS_RETURN_S = 5.0
+
 
 # Bounds of a peer's values, checked when a message is read: a value outside is dropped and counted like an unknown
 # type. The bounds are wide, for older and newer nodes; they exclude values that no date, row or JSON can hold (NaN is

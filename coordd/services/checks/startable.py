@@ -138,12 +138,13 @@ class Startable:
             before.thread = None
             before.over.set()
         self._look = _Look(self._jobs, self._asking())
-        if len(self._silent) < SILENT_MAX:
-            self._go_on(self._look)
-        else:
-            self._look.over.set()
+        self._go_on(self._look)
 
     def _go_on(self, look: _Look) -> None:
+        """Ask in a new thread, unless too many wait for disks."""
+        if len(self._silent) >= SILENT_MAX:
+            look.over.set()
+            return
         look.thread = threading.Thread(target=self._judge, args=(look,), name="startable", daemon=True)
         look.thread.start()
 
@@ -171,10 +172,7 @@ class Startable:
                 asked = look.asked
                 if asked is not None and now - asked.since >= self._answer_s:
                     self._leave(look, asked, self._answer_s)
-                    if len(self._silent) < SILENT_MAX:
-                        self._go_on(look)
-                    else:
-                        look.over.set()
+                    self._go_on(look)
                     continue
                 next_s = self._answer_s if asked is None else asked.since + self._answer_s - now
             if now >= ends:

@@ -194,10 +194,8 @@ class Metrics:
             for name, job in node.jobs.items()
             if not name.startswith(HOOK)
         }
-        found[families.OTHER] = (
-            Gauges(),
-            counted.job(families.OTHER),
-        )  # from the start: a first failure is an increase
+        # From the start, so that the first failure is an increase.
+        found[families.OTHER] = (Gauges(), counted.job(families.OTHER))
         return found
 
     def _of_node(self) -> Node:

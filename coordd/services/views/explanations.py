@@ -95,22 +95,20 @@ class Explanations(Absences):
                 return True
             if await self._ledger.query(lambda ledger: ledger.run(subject)) is not None:
                 return True
-            return await self._absent_group(subject) is not None or await self._was_to_be(subject, caller)
+            absent = await self.absent(subject, None, caller)
+            return bool(absent.group) or self._was_to_be(subject, absent)
         except UnavailableError:
             return True
 
-    async def _was_to_be(self, run: str, caller: Caller) -> bool:
+    def _was_to_be(self, run: str, absent: Absent) -> bool:
         """True for a run without a row that is, or was, a fire time of its job, as far as this node knows."""
-        if nominal_time(run) is None:
+        if nominal_time(run) is None or absent.misnamed:
             return False
-        if job_of(run) not in self._driver.node.jobs:
+        if not absent.known:
             return job_of(run) in self._job_problems()  # nobody can read its schedule
-        absent = await self._absent(run)
-        if absent.misnamed:
-            return False
         if absent.waits or absent.is_fire_time or absent.blacked_out or (absent.child and not absent.own):
             return True
-        return await self._decision(run, caller) is not None  # by an earlier definition
+        return absent.fire is not None  # by an earlier definition
 
     def _heard(self, run: str) -> list[Step]:
         """How it ended, as far as this node has heard: the ledger may be away."""

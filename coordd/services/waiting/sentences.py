@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from coordd.core.context import SKEW_MAX_S
+from coordd.core.context import SKEW_MAX_S, clock_fault
 from coordd.core.election import Election
 from coordd.core.jobs.job import iso
 
@@ -36,7 +36,5 @@ def when(at: float) -> str:
 
 def clock_off(skew_s: float) -> str:
     """That a node with this clock opens no scheduled run; "" if it does. ``skew_s``: ahead of the ledger's."""
-    if abs(skew_s) <= SKEW_MAX_S:
-        return ""
-    is_so = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the ledger's (limit {SKEW_MAX_S:g} s)"
-    return f"This node opens no scheduled run: its clock is {is_so}; set this machine's clock, or the ledger's."
+    fault = clock_fault(skew_s)
+    return fault and f"This node {fault} (limit {SKEW_MAX_S:g} s); set this machine's clock, or the ledger's."
