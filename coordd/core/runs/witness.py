@@ -25,7 +25,8 @@ from coordd.core.wire.events import Task, TaskFailed, TaskReceived, TaskRetried,
 # Maximum number of remembered attempts; those without news for longest are forgotten first.
 SEEN_MAX = 2000
 
-# Maximum number of restorations at a time: the ledger must also answer runners.
+# Maximum number of restorations at a time: the ledger must also answer runners. Where nobody knows whether a quarantine
+# lasts, one is enough to find out.
 AT_A_TIME = 64
 
 # The state of an attempt after each event. Rejected runs were never granted, and need no witness.
@@ -59,7 +60,7 @@ class Seen:
 class Witness:
     """The memory of one node."""
 
-    __slots__ = ("_ctx", "_epoch", "_round", "_todo", "asked", "recovering", "restored", "seen")
+    __slots__ = ("_answers", "_ctx", "_epoch", "_round", "_sure", "_todo", "asked", "recovering", "restored", "seen")
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -67,7 +68,9 @@ class Witness:
         self.asked: set[tuple[str, int, int]] = set()  # attempts whose restoration the ledger has not answered yet
         self._round = 0  # how often the ledger went back: answers from before it did count no more
         self.recovering = False
-        self._epoch = ""  # the epoch of the last known quarantine
+        self._epoch = ""  # the epoch that the last sweep told
+        self._answers = False  # the ledger takes restorations, as far as this node knows
+        self._sure = False  # it took one, or said that it knows better
         self.restored = 0  # number of rows that the ledger restored from this node, since the start
         self._todo: list[tuple[str, int, int]] = []
 
@@ -89,25 +92,29 @@ class Witness:
             known.digest, known.policy, known.lease_s = event.digest, event.policy, event.lease
         known.application_id = known.application_id or event.application_id
         self.seen[key] = known
-        if self.recovering and known.restored != known.state:
+        if self._answers and known.restored != known.state:
             self._todo.append(key)
 
     def ledger_says(self, recovering_s: float, epoch: str) -> None:
-        """The ledger is in quarantine for ``recovering_s`` (0.0: not). A new ``epoch``: it has gone back once more."""
-        if recovering_s > 0 and (epoch != self._epoch or not self.recovering):
-            self.recovering, self._epoch = True, epoch
+        """The ledger is in quarantine for ``recovering_s`` (0.0: not). A new ``epoch``: it has gone back once more.
+
+        Others may have ended a quarantine early, before this node's first sweep; restorations are taken until its whole
+        time is over. The sweep does not tell that, but the answer to a restoration does.
+        """
+        was, self.recovering = self.recovering, recovering_s > 0
+        if epoch != self._epoch or (self.recovering and not was):
+            self._epoch, self._answers, self._sure = epoch, self.recovering or bool(self.seen), self.recovering
             self.asked.clear()  # restorations from before it went back are forgotten
             self._round += 1
             for seen in self.seen.values():
                 seen.restored = ""
             # Attempts that may still run come first: if time runs out, those must not be launched a second time.
             self._todo = sorted(self.seen, key=lambda key: (_ORDER.get(self.seen[key].state, 2) == 2, -key[2]))
-            self._ctx.note("ledger.recovering", left_s=round(recovering_s, 1), witnessed=len(self._todo))
-        elif recovering_s <= 0 and self.recovering:
-            self.recovering = False
-            self._todo = []
+            if self.recovering:
+                self._ctx.note("ledger.recovering", left_s=round(recovering_s, 1), witnessed=len(self._todo))
+        if was and not self.recovering:
             self._ctx.note("ledger.recovered", restored=self.restored)
-        if self.recovering:
+        if self._answers:
             if not self._todo and not self.asked:  # including attempts without an answer
                 self._todo = [key for key, seen in self.seen.items() if seen.restored != seen.state]
             self._go_on()
@@ -123,21 +130,23 @@ class Witness:
     def _answered(
         self, round_: int, key: tuple[str, int, int], state: str, answer: Answer, _sent_at: float, _now: Now
     ) -> None:
-        """The ledger has restored it, knows better, or did not answer."""
+        """The ledger has restored it, knows better, takes none any more, or did not answer."""
         if round_ != self._round:
             return
         self.asked.discard(key)
         seen = self.seen.get(key)
-        if answer.word in (OK, STALE):
+        if answer.word == STALE and not answer.state:  # the whole quarantine is over
+            self._answers, self._todo = False, []
+        elif answer.word in (OK, STALE):
+            self._sure = True
             self.restored += answer.word == OK
             if seen is not None:
                 seen.restored = state
-        if self.recovering and self._todo:
-            self._go_on()
+        self._go_on()
 
     def _go_on(self) -> None:
         ctx = self._ctx
-        while self._todo and len(self.asked) < AT_A_TIME:
+        while self._todo and len(self.asked) < (AT_A_TIME if self._sure else 1):
             key = self._todo.pop(0)
             seen = self.seen.get(key)
             if seen is None or seen.restored == seen.state or key in self.asked:

@@ -96,17 +96,54 @@ def test_nothing_is_put_back_into_a_ledger_that_forgot_nothing() -> None:
     lone = Lone(job()).ready()
     lone.hear("b.1", news(TaskStarted))
 
-    quarantine(lone, 0.0)
+    quarantine(lone, 0.0, epoch="")  # as before
 
     assert restored(lone) == []
 
 
-@pytest.mark.parametrize("word", [OK, STALE])
-def test_what_the_ledger_has_taken_is_not_told_again_until_there_is_news(word: str) -> None:
+def test_a_node_that_comes_after_the_others_have_ended_the_quarantine_puts_back_what_it_knows() -> None:
+    lone = Lone(job()).ready()
+    for number in (1, 2, 3):
+        lone.hear("b.1", news(TaskStarted, f"sales#{number}", token=number))
+
+    quarantine(lone, 0.0)
+
+    assert restored(lone) == [("sales#3", 0, 3, "started")]  # the answer tells whether restorations are still taken
+    lone.answer("restore", Answer(STALE, state="success"))  # they are
+    assert restored(lone)[1:] == [("sales#2", 0, 2, "started"), ("sales#1", 0, 1, "started")]
+
+
+def test_once_the_whole_quarantine_is_over_nothing_more_is_put_back() -> None:
+    lone = Lone(job()).ready()
+    for number in (1, 2):
+        lone.hear("b.1", news(TaskStarted, f"sales#{number}", token=number))
+    quarantine(lone, 0.0)
+
+    lone.answer("restore", Answer(STALE))
+    quarantine(lone, 0.0)
+    lone.hear("b.1", news(TaskStarted, "sales#3", token=3))
+    quarantine(lone, 0.0)
+
+    assert len(restored(lone)) == 1
+
+
+def test_news_that_comes_after_a_quarantine_was_ended_early_is_put_back_too() -> None:
+    lone = Lone(job()).ready()
+    quarantine(lone)
+    quarantine(lone, 0.0)
+
+    lone.hear("b.1", news(TaskStarted))
+    quarantine(lone, 0.0)
+
+    assert restored(lone) == [("sales#1", 0, 7, "started")]
+
+
+@pytest.mark.parametrize("answer", [Answer(OK), Answer(STALE, state="success")])
+def test_what_the_ledger_has_taken_is_not_told_again_until_there_is_news(answer: Answer) -> None:
     lone = Lone(job()).ready()
     lone.hear("b.1", news(TaskStarted))
     quarantine(lone)
-    lone.answer("restore", Answer(word))
+    lone.answer("restore", answer)
 
     quarantine(lone, 35.0)
     assert len(restored(lone)) == 1

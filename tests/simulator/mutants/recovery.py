@@ -51,6 +51,14 @@ def _one_quarantine_passes_for_the_next(real: Any, self: Witness, left_s: float,
     real(self, left_s, "")
 
 
+@instead(Witness, "ledger_says")
+def _none_after_an_early_end(real: Any, self: Witness, left_s: float, epoch: str) -> None:
+    if left_s > 0 or self.recovering:
+        real(self, left_s, epoch)
+    if left_s <= 0:
+        self._answers, self._todo = False, []
+
+
 @contextlib.contextmanager
 def _quarantine_per_caller() -> Iterator[None]:
     """Each caller counts the quarantine from its own first call."""
@@ -194,5 +202,14 @@ MUTANTS = (
         _one_quarantine_passes_for_the_next,
         None,
         forgets=True,
+    ),
+    Mutant(
+        "nothing is put back after an early end",
+        "§6: restorations are taken until the whole quarantine is over",
+        "W",
+        _none_after_an_early_end,
+        None,
+        forgets=True,
+        near=16087485,
     ),
 )
