@@ -77,6 +77,7 @@ class Server:
         self.answers: Counter[str] = Counter()
         self.known_from = 0.0  # when it first heard of the jobs, by its own wall clock
         self.known_again: dict[str, float] = {}  # job -> when the ledger heard of it again, after it had forgotten it
+        self._forgotten: set[str] = set()  # jobs that it has not heard of again yet
         self.setbacks: list[Setback] = []
         self._history: deque[tuple[float, MemoryStore]] = deque()
         self.open_at = 0.0  # the end of the quarantine, by the ledger's clock
@@ -244,10 +245,9 @@ class Server:
             world.say(f"{host.name} {op} {subject}{said} -> {answer!r}")
         if not self.known_from:
             self.known_from = self.wall()
-        for setback in self.setbacks:
-            for job in setback.jobs - self.known_again.keys():
-                if self.job(job) is not None:
-                    self.known_again[job] = self.wall()
+        for job in [job for job in self._forgotten if self.job(job) is not None]:
+            self._forgotten.discard(job)
+            self.known_again[job] = self.wall()
         world.judge.fires.operation(request, before, after)
         if isinstance(request, Prune):
             world.judge.fires.forget()
@@ -333,6 +333,7 @@ class Server:
         for job in jobs:
             self.known_again.pop(job, None)
             self.set_back.pop(job, None)
+        self._forgotten |= jobs
         world.judge.went_back()
         world.judge.fires.forget()
         world.say(f"the ledger has forgotten what was written after {kept_to:.3f}")
