@@ -213,8 +213,8 @@ class Row:
             self.run, self.job, self.digest, self.args, self.policy, self.scheduled, self.fire_at, self.created_at,
             self.by, self.state, self.attempt, self.not_before, self.failures, self.relaunches,
             self.token, self.nonce, self.node, self.lease, self.until, self.boot, self.beat, self.commit_token,
-            self.cancel, self.received_at, self.started_at, self.ended_at, self.exit_code, self.application_id, self.reason,
-            self.due,
+            self.cancel, self.received_at, self.started_at, self.ended_at, self.exit_code, self.application_id,
+            self.reason, self.due,
         ) = values
         # fmt: on
 
