@@ -243,7 +243,7 @@ def test_nothing_outside_the_core_touches_what_the_parts_of_a_node_share(path: P
 def test_what_the_runner_loads_imports_nothing(here: str) -> None:
     tops = {name.split(".")[0] for name, _ in top_level_imports(PACKAGE / here)}
 
-    assert tops <= {"coordd", "operator"}  # sqlite3 loads operator, and only runners with SQLite load rows.py
+    assert tops <= {"coordd"}
 
 
 def top_level_imports(path: Path) -> Iterator[tuple[str, int]]:

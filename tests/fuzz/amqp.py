@@ -76,8 +76,13 @@ class AmqpTarget:
 
     @asynccontextmanager
     async def world(self) -> AsyncIterator[Try]:
-        """A loop that does not run, but is there: the tap only asks it for the time."""
+        """A loop that does not run, but is there: the tap only asks it for the time.
+
+        That stands still: by a real clock a busy machine takes long between two pieces, and the tap then gives a sign of
+        life which it does not give for one piece.
+        """
         loop = asyncio.new_event_loop()
+        loop.time = lambda: 0.0  # type: ignore[method-assign]  # the only question it is asked
         asyncio._set_running_loop(loop)
         try:
 
@@ -99,7 +104,7 @@ def judged(loop: asyncio.AbstractEventLoop, data: bytes) -> str:
     told_in_pieces, passed_in_pieces, _ = tapped(loop, pieces)
     check(told_in_pieces == told, f"in pieces of {size} bytes the same stream says something else")
     check(passed_in_pieces == passed, f"in pieces of {size} bytes something else is passed on")
-    check(len(passed) <= len(stream) + len(HEARTBEAT), "more is passed on than came")
+    check(len(passed) <= len(stream), "more is passed on than came")
     if flood == FLOOD:
         for _ in range(FLOOD_BYTES // FLOOD_PIECE):
             tap.data_received(b"\xce" * FLOOD_PIECE)
