@@ -24,18 +24,21 @@ from support import components
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 
+# One process more than there are processors: there is always a test that waits for a server or a deadline.
+PROCESSES = str((os.cpu_count() or 1) + 1)
+
 # phase -> (what it shows, pytest's arguments)
 PHASES: dict[str, tuple[str, list[str] | None]] = {
     "check": ("format, lint, types", None),
     "core": (
         "the core, ports and adapters, the simulator",
-        ["-n", "auto", "--dist", "worksteal", "tests", "--ignore", "tests/history", "--ignore", "tests/system"],
+        ["-n", PROCESSES, "--dist", "worksteal", "tests", "--ignore", "tests/history", "--ignore", "tests/system"],
     ),
     "history": ("the pipeline on Spark", ["tests/history"]),
     "system": ("real daemons, runners, Spark, systemd", ["tests/system", "-m", "not paired and not hosts"]),
     "production": (
         "daemons on RabbitMQ and Redis, and what harms them; others that wait most of the time",
-        ["-n", "3", "--dist", "worksteal", "tests/system", "-m", "paired"],
+        ["-n", PROCESSES, "--dist", "worksteal", "tests/system", "-m", "paired"],
     ),
 }
 

@@ -78,8 +78,8 @@ class AmqpTarget:
     async def world(self) -> AsyncIterator[Try]:
         """A loop that does not run, but is there: the tap only asks it for the time.
 
-        That stands still: by a real clock a busy machine takes long between two pieces, and the tap then gives a sign of
-        life which it does not give for one piece.
+        That stands still: on a busy machine a real clock shows a long time between two pieces, and the tap then gives a
+        sign of life that it does not give for one piece.
         """
         loop = asyncio.new_event_loop()
         loop.time = lambda: 0.0  # type: ignore[method-assign]  # the only question it is asked
