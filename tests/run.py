@@ -38,7 +38,7 @@ PHASES: dict[str, tuple[str, list[str] | None]] = {
     "system": ("real daemons, runners, Spark, systemd", ["tests/system", "-m", "not paired and not hosts"]),
     "production": (
         "daemons on RabbitMQ and Redis, and what harms them; others that wait most of the time",
-        ["-n", PROCESSES, "--dist", "worksteal", "tests/system", "-m", "paired"],
+        ["-n", "3", "--dist", "worksteal", "tests/system", "-m", "paired"],
     ),
 }
 
