@@ -81,9 +81,17 @@ def main(args: "list[str]") -> "int | None":
     options = parsed(args)
     if options is None:
         return None
+    _fill_standard_streams()
     if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # ^C ends it without a traceback
     return run(options)
+
+
+def _fill_standard_streams() -> None:
+    """A pipe must not get the number of a standard stream that the caller has closed. COMMAND finds it closed."""
+    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
+        pass
+    os.close(fd)
 
 
 def run(options: Options) -> int:
