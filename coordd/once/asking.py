@@ -50,7 +50,8 @@ class Asking:
     ) -> None:
         """``how``: lock, id, tick or every. ``what``: the key. ``wait``: whether to wait for a lock."""
         environ = os.environ
-        self.socket = socket or environ.get("COORDD_SOCKET") or environ.get("COORDD_CONTROL_SOCKET") or DEFAULT_SOCKET
+        given = socket or environ.get("COORDD_SOCKET") or environ.get("COORDD_CONTROL_SOCKET") or DEFAULT_SOCKET
+        self.socket = os.path.abspath(given)  # the runner, and COMMAND, may have another directory
         self.line = ControlLine(self.socket, ANSWER_S)
         self.granted: dict[str, Any] = {}  # the answer that grants the run
         self.why = ""  # why the run is not granted, or not yet

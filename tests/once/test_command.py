@@ -12,6 +12,7 @@ from support.fake_daemon import FakeDaemon, refusal
 
 from coordd.cli import coordd as cli
 from coordd.once import command
+from coordd.once.asking import Asking
 from coordd.once.command import Options, parsed
 
 
@@ -177,6 +178,24 @@ def test_no_daemon_is_69(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert command.main(line) == 69
     assert "COMMAND was not started" in capfd.readouterr().err
     assert not os.path.exists(f"{tmp_path}/started")
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_relative_socket_is_the_callers(
+    daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The runner, and the command, may have another working directory."""
+    monkeypatch.chdir(os.path.dirname(daemon.path))
+    name = os.path.basename(daemon.path)
+    if by == "environment":
+        monkeypatch.setenv("COORDD_SOCKET", name)
+    asking = Asking("j", "id", "1", socket=name if by == "option" else "")
+    monkeypatch.chdir(tmp_path)
+    assert asking.socket == asking.line.path == os.path.abspath(daemon.path)
+    daemon.answers["exec"] = waits("granted") | {"token": 1, "left_s": 9.0, "node": "n", "terms": {}}
+    daemon.answers["exec"]["held"] = {"policy": ""}
+    assert asking.step() is None
+    assert asking.spec()["ledger"] == f"control:{daemon.path}"
 
 
 @pytest.mark.parametrize(
