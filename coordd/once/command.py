@@ -17,10 +17,16 @@ NAME = "coordd exec"
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_BAD_JOB = 65
 EXIT_UNAVAILABLE = 69
 EXIT_NOT_RUN = 75
 EXIT_NOT_PERMITTED = 77
-CODES = {"invalid_params": EXIT_USAGE, "bad_argument": EXIT_USAGE, "not_permitted": EXIT_NOT_PERMITTED}
+CODES = {
+    "invalid_params": EXIT_USAGE,
+    "bad_argument": EXIT_USAGE,
+    "bad_job": EXIT_BAD_JOB,
+    "not_permitted": EXIT_NOT_PERMITTED,
+}
 
 # The kind of key of the run, and the option that gives the key.
 KEYED = {"--tick": "tick", "--every": "every", "--id": "id"}
@@ -120,7 +126,11 @@ def run(options: Options) -> int:
                     return code
                 time.sleep(ONCE_MORE_S)
                 continue
-            if asking.unusual or options.verbose:
+            # Success is said to a person only: a fast command is over when cron starts the callers on other machines.
+            told_before = asking.before == "failure" or (asking.before and os.isatty(2))
+            if told_before:
+                say(f"{asking.why}; COMMAND runs once for each id: give another --id")
+            elif asking.unusual or options.verbose:
                 say(asking.why)
             return options.code
     except RefusedError as exc:

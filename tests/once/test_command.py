@@ -137,6 +137,32 @@ def test_an_end_that_nobody_expects_is_said(daemon: FakeDaemon, state: str, capf
     assert capfd.readouterr().err == f"coordd exec: j#1 is {state}: because finished\n"
 
 
+def test_an_id_that_has_failed_before_is_said(daemon: FakeDaemon, capfd: pytest.CaptureFixture[str]) -> None:
+    """Once is for ever: who calls it again must learn that nothing was run."""
+    assert exec_of(daemon, over("failure")) == 75
+    said = "coordd exec: j#1 is failure: because finished; COMMAND runs once for each id: give another --id\n"
+    assert capfd.readouterr().err == said
+    for answers, options in (
+        ([over("success")], "--id 1"),  # its cron's mail would come from each machine that is late
+        ([over("rejected")], "--id 1"),
+        ([waits("held"), over("failure")], "--id 1"),  # the machine that had it has told
+        ([over("failure")], "--tick @daily"),
+        ([over("failure")], "--every 5m"),
+    ):
+        assert exec_of(daemon, *answers, options=options) == 75
+        assert capfd.readouterr().err == "", (answers, options)
+
+
+def test_a_person_at_a_terminal_is_told_of_any_end(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(command, "say", told.append)
+    monkeypatch.setattr(os, "isatty", lambda fd: fd == 2)
+    assert exec_of(daemon, over("success")) == 75
+    assert told == ["j#1 is success: because finished; COMMAND runs once for each id: give another --id"]
+    assert exec_of(daemon, waits("held"), over("success")) == 75
+    assert len(told) == 1
+
+
 def test_a_lost_attempt_is_asked_for_by_its_next_number(daemon: FakeDaemon) -> None:
     assert exec_of(daemon, waits("lost", attempt=1), over("success")) == 75
     assert [params["attempt"] for method, params in daemon.asked if method == "exec"] == [0, 1]
@@ -157,6 +183,7 @@ def test_a_lock_does_not_wait_unless_it_is_told_to(daemon: FakeDaemon) -> None:
     [
         ("not_permitted", "--id 1", 77),
         ("bad_argument", "--id 1", 2),
+        ("bad_job", "--id 1", 65),
         ("conflict", "--id 1", 1),
         ("unavailable", "", 69),
         ("try_later", "", 69),
