@@ -277,7 +277,7 @@ def test_a_request_that_cannot_be_sent_says_why(backend: str) -> None:
             return pair[0]
 
     async def main() -> None:
-        coordd = client.Connection("/s", Broken(), 1.0)  # type: ignore[arg-type]
+        coordd = client.Connection("/s", Broken(), 1.0)  # type: ignore[arg-type]  # all that is used
         with pytest.raises(UnavailableError, match="takes no request: BrokenResourceError"):
             await coordd.status()
 
