@@ -96,7 +96,10 @@ WRAPPED = (
     ("stdbuf", "-o", "L"), ("stdbuf", "-oL", "-e", "0"), ("time", "-o", "f"), ("time", "-f", "%e", "-ao", "f"),
     ("xargs", "-n", "1"), ("xargs", "-0", "-P", "4", "-I", "X"), ("taskset", "-c", "0,1"), ("chrt", "-b", "0"),
     ("systemd-run", "-p", "Nice=5", "--unit", "x", "--wait"), ("nice", "-n", "5", "ionice", "-c", "3"),
-    ("setsid", "-w"),
+    ("setsid", "-w"), ("chroot", "--userspec", "a:b", "/r"), ("setpriv", "--reuid", "app", "--clear-groups"),
+    ("unshare", "-n"), ("nsenter", "-t", "1", "-n"), ("numactl", "-N", "0", "--localalloc"), ("prlimit", "--nofile=9"),
+    ("gosu", "app"), ("tini", "-g", "--"), ("dumb-init", "--single-child"), ("systemd-inhibit", "--who", "x"),
+    ("systemd-cat", "-t", "x"), ("chronic",), ("strace", "-f", "-o", "f"),
 )  # fmt: skip
 FREE_ARGV = (
     ("/bin/sh", "-c", "echo $0", "{who}"),
