@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 import anyio
 import anyio.abc
 
+from coordd.adapters import control_line
 from coordd.adapters.control_line import ANSWER_BYTES_MAX, DEFAULT_SOCKET, ControlLine, refuse_empty, result_of
 from coordd.answers import NodeView, Run, RunShown, Status, Triggered, Why
 from coordd.errors import CoorddError, RefusedError, RemoteProtocolError, UnavailableError
@@ -45,9 +46,6 @@ SILENCE_S = 50.0  # a stream sends a sign of life every 15 s
 
 # A stream's messages wait here while another task reads the connection. With more than this number the stream is cut.
 WAITING_MAX = 10_000
-
-
-# ---- methods
 
 
 class Method(Generic[P, T]):
@@ -83,9 +81,7 @@ class Method(Generic[P, T]):
 
 
 def _method(name: str) -> Callable[[Callable[Concatenate[Any, P], T]], Method[P, T]]:
-    """The function gives the method its parameters and the type of its answer. The
-    function's body is never executed.
-    """
+    """The function gives the method its parameters and the type of its answer; its body is never executed."""
     return lambda shape: Method(name, shape)
 
 
@@ -363,9 +359,6 @@ def socket_path(path: str | os.PathLike[str] | None) -> str:
     return os.fspath(path) if path is not None else os.environ.get("COORDD_SOCKET") or DEFAULT_SOCKET
 
 
-# ---- blocking
-
-
 class Blocking(Methods):
     """A connection for one thread. It connects on the first call, and connects again after a failure."""
 
@@ -384,7 +377,7 @@ class Blocking(Methods):
 
     def stream(self, method: str, /, **params: Any) -> Iterator[dict[str, Any]]:
         """Yield the messages of a stream until the daemon ends it. The connection serves no other call meanwhile."""
-        subscription = _subscription(method, self.call(method, **params))
+        subscription = control_line.subscription_of(method, self.call(method, **params))
         while True:
             message = self._line.message(time.monotonic() + SILENCE_S)
             told = message.get("params")
@@ -404,11 +397,10 @@ def blocking(path: str | os.PathLike[str] | None = None, *, timeout_s: float = A
     return Blocking(socket_path(path), timeout_s)
 
 
-# ---- asyncio and trio
-
-
 class Connection(Methods):
-    """One connection for any number of tasks. It has no task of its own: one of the waiting tasks reads for all."""
+    """One connection for any number of tasks, of which one reads for all. The next call connects again if it has ended
+    and nothing else is under way.
+    """
 
     def __init__(self, path: str, stream: anyio.abc.ByteStream, timeout_s: float) -> None:
         self._path = path
@@ -422,29 +414,32 @@ class Connection(Methods):
         self._streams: dict[Any, deque[dict[str, Any]]] = {}
         self._lost = ""  # why the connection cannot be used any more
 
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
     async def call(self, method: str, /, **params: Any) -> Any:
         """Call any method by its name."""
         self._next_id += 1
         ident = self._next_id
         line = json.dumps({"id": ident, "method": method, "params": params}, allow_nan=False).encode() + b"\n"
-        self._answers[ident] = None
         try:
             with anyio.fail_after(self._timeout_s):
-                await self._send(line)
+                await self._send(ident, line)
                 while self._answers[ident] is None:
                     await self._read_until(lambda: self._answers[ident] is not None)
             return result_of(self._answers[ident] or {})
         except TimeoutError as exc:
             raise UnavailableError(f"the daemon at {self._path} did not answer {method} in time") from exc
         finally:
-            del self._answers[ident]
+            self._answers.pop(ident, None)
 
     @contextlib.asynccontextmanager
     async def stream(self, method: str, /, **params: Any) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """A stream: an async iterator over its messages. After the block the connection drops the stream's messages;
         the daemon sends them until the connection is closed.
         """
-        subscription = _subscription(method, await self.call(method, **params))
+        subscription = control_line.subscription_of(method, await self.call(method, **params))
         waiting = self._streams.setdefault(subscription, deque())
         try:
             async with contextlib.aclosing(self._messages(waiting)) as messages:
@@ -465,17 +460,28 @@ class Connection(Methods):
                 return
             yield _item(told)
 
-    async def _send(self, line: bytes) -> None:
-        if self._lost:
-            raise UnavailableError(self._lost)
-        try:
-            async with self._sending:
-                # half a line would make the connection useless for all
-                with anyio.fail_after(self._timeout_s, shield=True):
+    async def _send(self, ident: int, line: bytes) -> None:
+        async with self._sending:
+            if not self._answers and not self._streams:  # nothing is under way
+                await self._connect_again()
+            if self._lost:
+                raise UnavailableError(self._lost)
+            self._answers[ident] = None
+            try:
+                with anyio.fail_after(self._timeout_s, shield=True):  # half a line would be the end for all
                     await self._stream.send(line)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:  # TimeoutError is an OSError
-            self._lost = f"the daemon at {self._path} takes no request: {exc or type(exc).__name__}"
-            raise UnavailableError(self._lost) from exc
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as exc:  # TimeoutError is an OSError
+                self._lost = f"the daemon at {self._path} takes no request: {str(exc) or type(exc).__name__}"
+                raise UnavailableError(self._lost) from exc
+
+    async def _connect_again(self) -> None:
+        """Replace a connection that has ended: the daemon closes idle ones."""
+        raw = self._stream.extra(anyio.abc.SocketAttribute.raw_socket)  # noqa: S610  # not Django's
+        if self._lost or control_line.has_ended(raw):
+            await self._stream.aclose()
+            self._stream = await _connected(self._path, self._timeout_s)
+            self._buffer.clear()
+            self._lost = ""
 
     async def _read_until(self, found: Callable[[], bool]) -> None:
         """Read one message for any waiting task, unless another task has read it meanwhile."""
@@ -530,21 +536,21 @@ async def connect(
 ) -> AsyncIterator[Connection]:
     """Open a connection under asyncio or trio. Raises UnavailableError if no daemon answers at the socket."""
     where = socket_path(path)
+    connection = Connection(where, await _connected(where, timeout_s), timeout_s)
+    try:
+        yield connection
+    finally:
+        await connection.aclose()
+
+
+async def _connected(where: str, timeout_s: float) -> anyio.abc.SocketStream:
     try:
         with anyio.fail_after(timeout_s):
-            stream = await anyio.connect_unix(where)
+            return await anyio.connect_unix(where)
     except PermissionError as exc:
         raise RefusedError(f"{where} cannot be opened by uid {os.getuid()}", kind="not_permitted") from exc
     except (OSError, TimeoutError) as exc:
         raise UnavailableError(f"no daemon answers at {where}: {exc}") from exc
-    async with stream:
-        yield Connection(where, stream, timeout_s)
-
-
-def _subscription(method: str, answer: Any) -> Any:
-    if not isinstance(answer, dict) or set(answer) != {"subscription"}:
-        raise RemoteProtocolError(f"{method} is not a stream: it answered {answer!r:.200}")
-    return answer["subscription"]
 
 
 def _item(told: dict[str, Any]) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class ControlLine:
         self._next_id += 1
         line = encode({"id": self._next_id, "method": method, "params": params}).encode() + b"\n"
         deadline = time.monotonic() + self.timeout_s
+        if self._sock is not None and has_ended(self._sock):
+            self.close()
         if self._sock is None:
             self._sock = self._connect(deadline)
         try:
@@ -153,6 +155,19 @@ def connect(sock: _socket.socket, path: str, deadline: float) -> None:
             return
 
 
+def has_ended(sock: _socket.socket) -> bool:
+    """True if the daemon has closed the connection, as it does with idle ones: a request would be lost. Takes the
+    timeout of the socket away.
+    """
+    try:
+        sock.settimeout(0)
+        return not sock.recv(1, _socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 def result_of(message: "dict[str, Any]") -> "Any":
     """The result in an answer. Raises RefusedError if it is an error."""
     error = message.get("error")
@@ -166,6 +181,13 @@ def result_of(message: "dict[str, Any]") -> "Any":
     if error.get("code") in USAGE_CODES and kind != "not_available":
         kind = "invalid_params"
     raise RefusedError(str(error.get("message", "refused")), kind=kind, hint=str(data.get("hint", "")))
+
+
+def subscription_of(method: str, answer: "Any") -> "Any":
+    """The number of a stream, in the answer of its method."""
+    if not isinstance(answer, dict) or set(answer) != {"subscription"}:
+        raise RemoteProtocolError(f"{method} is not a stream: it answered {answer!r:.200}")
+    return answer["subscription"]
 
 
 def refuse_empty(method: str, given: "Mapping[str, Any]", required: "Collection[str]") -> None:

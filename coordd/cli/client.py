@@ -20,20 +20,18 @@ CONNECT_S = 5.0
 ANSWER_S = 10.0
 
 # Timeout for a change: longer, because after a timeout nobody knows whether the change took place. A doctor reads a
-# whole ledger file; a log may come from another node. The client pings first, to see whether a daemon is there.
-PATIENCE_S = {"doctor": 70.0, "reload": 60.0, "run.logs": 30.0} | dict.fromkeys(
+# whole ledger file, a check may look for 300 s, and a log may come from another node. Before the longest waits the
+# client pings, to see whether a daemon is there.
+CHANGE_S = 30.0
+PATIENCE_S = {"doctor": 70.0, "reload": 60.0, "run.logs": 30.0, "check.run": 310.0} | dict.fromkeys(
     (
-        "run.trigger",
-        "run.cancel",
-        "run.revoke",
-        "run.resolve",
-        "run.rerun",
-        "job.suspend",
-        "job.resume",
-        "ledger.accept-epoch",
+        "alarm.clear", "breaker.isolate", "breaker.reset", "check.report", "config.publish", "config.rollback",
+        "deadletter.discard", "deadletter.replay", "election.open", "job.activate", "job.backfill", "job.resume",
+        "job.suspend", "ledger.accept-epoch", "ledger.accept-identity", "node.drain", "node.resume", "pool.set",
+        "pool.unset", "publish", "run.cancel", "run.rerun", "run.resolve", "run.revoke", "run.trigger",
     ),
-    30.0,
-)
+    CHANGE_S,
+)  # fmt: skip
 ASK_FIRST_S = 30.0
 
 # A stream sends a sign of life every 15 s.

@@ -147,7 +147,8 @@ def exec_(context: click.Context, /, tick: str | None, every: str | None, ident:
     wait until it has ended and exit with CODE. If its machine dies, one of them takes over. Without these it is a lock:
     COMMAND is not run while a previous one runs.
 
-    Exit codes: that of COMMAND; CODE if it was not run here; 69 no daemon; 77 not permitted; 2 usage.
+    Exit codes: that of COMMAND; CODE if it was not run here; 69 no daemon; 65 a bad job file; 77 not permitted;
+    2 usage.
     """
     from coordd.once.command import Options, run as run_once, say as told
 

@@ -415,12 +415,15 @@ def _follow_backfill(name: str, answer: dict[str, Any]) -> None:
         raise
     if plan is None:
         raise Failed(f"no answer for {backfilling.AWAY_S:g} s; {backfilling.left_alone(name)}", EXIT_UNAVAILABLE)
+    hint = f"coordctl job fires {name} --from {answer['from']} --to {answer['to']}"
+    if isinstance(plan, str):
+        raise Failed(f"the backfill {answer['plan']} of {name} {plan}", EXIT_FAILED, f"{hint} shows what it has run")
     asked().show(plan, lambda _: None)
     if plan["state"] != "done" or plan["failed"]:
         raise Failed(
             f"the backfill of {name} is {plan['state']}: {plan['succeeded']} succeeded, {plan['failed']} failed",
             EXIT_FAILED,
-            f"coordctl job fires {name} --from {answer['from']} --to {answer['to']}; --redo failed runs them again",
+            f"{hint}; --redo failed runs them again",
         )
 
 

@@ -194,7 +194,7 @@ def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
         expose_value=False,
         callback=_set_timeout,
         is_eager=True,
-        help="Timeout for each answer of the daemon [default: 10; for changes 30].",
+        help="Timeout for each answer of the daemon [default: 10; for changes 30, for `check run` 310].",
     )
     return ([] if "timeout" in own else [timeout]) + [
         click.Option(

@@ -50,11 +50,14 @@ class Asking:
     ) -> None:
         """``how``: lock, id, tick or every. ``what``: the key. ``wait``: whether to wait for a lock."""
         environ = os.environ
-        self.socket = socket or environ.get("COORDD_SOCKET") or environ.get("COORDD_CONTROL_SOCKET") or DEFAULT_SOCKET
+        given = socket or environ.get("COORDD_SOCKET") or environ.get("COORDD_CONTROL_SOCKET") or DEFAULT_SOCKET
+        self.socket = os.path.abspath(given)  # the runner, and COMMAND, may have another directory
         self.line = ControlLine(self.socket, ANSWER_S)
         self.granted: dict[str, Any] = {}  # the answer that grants the run
         self.why = ""  # why the run is not granted, or not yet
         self.unusual = False  # True if a person should hear of it
+        self.before = ""  # the state of a run of an id that was over when this caller first asked
+        self._id = how == "id"
         self._lock = how == LOCK
         self._wait = wait
         self._patient = wait or not self._lock
@@ -96,11 +99,14 @@ class Asking:
             return AGAIN_MAX_S
         self.line.close()  # the control socket accepts only a few connections
         self._answered_at = now
+        first = not self._about["ident"]
         self._about["ident"] = answer["ident"]
         self._attempt = answer["attempt"]
         if answer["word"] == "granted":
             self.granted = answer
             return None
+        if first and self._id and answer["word"] == "finished":
+            self.before = answer["state"]
         return self._not_granted(answer)
 
     def _not_granted(self, answer: "dict[str, Any]") -> "float | None":

@@ -17,10 +17,16 @@ NAME = "coordd exec"
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_BAD_JOB = 65
 EXIT_UNAVAILABLE = 69
 EXIT_NOT_RUN = 75
 EXIT_NOT_PERMITTED = 77
-CODES = {"invalid_params": EXIT_USAGE, "bad_argument": EXIT_USAGE, "not_permitted": EXIT_NOT_PERMITTED}
+CODES = {
+    "invalid_params": EXIT_USAGE,
+    "bad_argument": EXIT_USAGE,
+    "bad_job": EXIT_BAD_JOB,
+    "not_permitted": EXIT_NOT_PERMITTED,
+}
 
 # The kind of key of the run, and the option that gives the key.
 KEYED = {"--tick": "tick", "--every": "every", "--id": "id"}
@@ -81,9 +87,17 @@ def main(args: "list[str]") -> "int | None":
     options = parsed(args)
     if options is None:
         return None
+    _fill_standard_streams()
     if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # ^C ends it without a traceback
     return run(options)
+
+
+def _fill_standard_streams() -> None:
+    """A pipe must not get the number of a standard stream that the caller has closed. COMMAND finds it closed."""
+    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
+        pass
+    os.close(fd)
 
 
 def run(options: Options) -> int:
@@ -112,7 +126,11 @@ def run(options: Options) -> int:
                     return code
                 time.sleep(ONCE_MORE_S)
                 continue
-            if asking.unusual or options.verbose:
+            # Success is said to a person only: a fast command is over when cron starts the callers on other machines.
+            told_before = asking.before == "failure" or (asking.before and os.isatty(2))
+            if told_before:
+                say(f"{asking.why}; COMMAND runs once for each id: give another --id")
+            elif asking.unusual or options.verbose:
                 say(asking.why)
             return options.code
     except RefusedError as exc:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
 import pytest
-from support.fake_daemon import RUN, STATUS, FakeDaemon, Stream, refusal
+from support.fake_daemon import RUN, STATUS, FakeDaemon, Stream, open_directory, refusal
 
 from coordd import client
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
@@ -187,6 +189,101 @@ def test_a_daemon_that_goes_away_is_unavailable(daemon: FakeDaemon, run: Callabl
                 await coordd.doctor()
 
     run(body)
+
+
+class Closing(FakeDaemon):
+    """Closes its connections when the test says so, as a daemon does with idle ones."""
+
+    def __init__(self, path: str) -> None:
+        self.connections: list[socket.socket] = []
+        super().__init__(path)
+
+    def _talk(self, sock: socket.socket) -> None:
+        self.connections.append(sock)
+        super()._talk(sock)
+
+    def closes_idle(self) -> None:
+        """It closes them; the clients see that at once."""
+        for sock in self.connections:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def closing() -> Iterator[Closing]:
+    with open_directory() as path:
+        daemon = Closing(f"{path}/s")
+        try:
+            yield daemon
+        finally:
+            daemon.close()
+
+
+def test_a_blocking_client_that_was_idle_connects_again(closing: Closing) -> None:
+    with client.blocking(closing.path) as coordd:
+        for count in (1, 2, 3):
+            assert coordd.status()["node"] == STATUS["node"]
+            assert len(closing.connections) == count
+            closing.closes_idle()
+    with client.blocking(closing.path) as coordd:
+        coordd.status()
+        coordd.status()
+        assert len(closing.connections) == 4, "one that has not ended is used again"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_connection_that_was_idle_connects_again(closing: Closing, backend: str) -> None:
+    async def main() -> None:
+        with anyio.fail_after(DEADLINE_S):
+            async with client.connect(closing.path) as coordd:
+                for count in (1, 2, 3):
+                    assert (await coordd.status())["node"] == STATUS["node"]
+                    assert (await coordd.ping())["pong"]
+                    assert len(closing.connections) == count
+                    closing.closes_idle()
+
+    anyio.run(main, backend=backend)
+    assert [method for method, _ in closing.asked] == ["status", "ping"] * 3, "each request was sent once"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_stream_does_not_move_to_another_connection(closing: Closing, backend: str) -> None:
+    closing.answers["events.subscribe"] = Stream({"event": {"type": "a"}})
+
+    async def main() -> None:
+        with anyio.fail_after(DEADLINE_S):
+            async with client.connect(closing.path) as coordd:
+                async with coordd.stream("events.subscribe") as events:
+                    await anext(events)
+                    closing.closes_idle()
+                    with pytest.raises(UnavailableError):
+                        await coordd.status()
+                    with pytest.raises(UnavailableError):
+                        await anext(events)
+                assert (await coordd.status())["node"] == STATUS["node"], "nothing is under way any more"
+
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_request_that_cannot_be_sent_says_why(backend: str) -> None:
+    """The errors of anyio have no text."""
+
+    class Broken:
+        async def send(self, _line: bytes) -> None:
+            raise anyio.BrokenResourceError
+
+        def extra(self, _attribute: object) -> socket.socket:
+            return pair[0]
+
+    async def main() -> None:
+        coordd = client.Connection("/s", Broken(), 1.0)  # type: ignore[arg-type]  # all that is used
+        with pytest.raises(UnavailableError, match="takes no request: BrokenResourceError"):
+            await coordd.status()
+
+    pair = socket.socketpair()
+    with pair[0], pair[1]:
+        anyio.run(main, backend=backend)
 
 
 def test_a_daemon_that_does_not_answer_is_unavailable(daemon: FakeDaemon, run: Callable[..., Any]) -> None:

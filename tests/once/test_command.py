@@ -12,6 +12,7 @@ from support.fake_daemon import FakeDaemon, refusal
 
 from coordd.cli import coordd as cli
 from coordd.once import command
+from coordd.once.asking import Asking
 from coordd.once.command import Options, parsed
 
 
@@ -136,6 +137,32 @@ def test_an_end_that_nobody_expects_is_said(daemon: FakeDaemon, state: str, capf
     assert capfd.readouterr().err == f"coordd exec: j#1 is {state}: because finished\n"
 
 
+def test_an_id_that_has_failed_before_is_said(daemon: FakeDaemon, capfd: pytest.CaptureFixture[str]) -> None:
+    """Once is for ever: who calls it again must learn that nothing was run."""
+    assert exec_of(daemon, over("failure")) == 75
+    said = "coordd exec: j#1 is failure: because finished; COMMAND runs once for each id: give another --id\n"
+    assert capfd.readouterr().err == said
+    for answers, options in (
+        ([over("success")], "--id 1"),  # its cron's mail would come from each machine that is late
+        ([over("rejected")], "--id 1"),
+        ([waits("held"), over("failure")], "--id 1"),  # the machine that had it has told
+        ([over("failure")], "--tick @daily"),
+        ([over("failure")], "--every 5m"),
+    ):
+        assert exec_of(daemon, *answers, options=options) == 75
+        assert capfd.readouterr().err == "", (answers, options)
+
+
+def test_a_person_at_a_terminal_is_told_of_any_end(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(command, "say", told.append)
+    monkeypatch.setattr(os, "isatty", lambda fd: fd == 2)
+    assert exec_of(daemon, over("success")) == 75
+    assert told == ["j#1 is success: because finished; COMMAND runs once for each id: give another --id"]
+    assert exec_of(daemon, waits("held"), over("success")) == 75
+    assert len(told) == 1
+
+
 def test_a_lost_attempt_is_asked_for_by_its_next_number(daemon: FakeDaemon) -> None:
     assert exec_of(daemon, waits("lost", attempt=1), over("success")) == 75
     assert [params["attempt"] for method, params in daemon.asked if method == "exec"] == [0, 1]
@@ -156,6 +183,7 @@ def test_a_lock_does_not_wait_unless_it_is_told_to(daemon: FakeDaemon) -> None:
     [
         ("not_permitted", "--id 1", 77),
         ("bad_argument", "--id 1", 2),
+        ("bad_job", "--id 1", 65),
         ("conflict", "--id 1", 1),
         ("unavailable", "", 69),
         ("try_later", "", 69),
@@ -177,6 +205,24 @@ def test_no_daemon_is_69(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert command.main(line) == 69
     assert "COMMAND was not started" in capfd.readouterr().err
     assert not os.path.exists(f"{tmp_path}/started")
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_relative_socket_is_the_callers(
+    daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The runner, and the command, may have another working directory."""
+    monkeypatch.chdir(os.path.dirname(daemon.path))
+    name = os.path.basename(daemon.path)
+    if by == "environment":
+        monkeypatch.setenv("COORDD_SOCKET", name)
+    asking = Asking("j", "id", "1", socket=name if by == "option" else "")
+    monkeypatch.chdir(tmp_path)
+    assert asking.socket == asking.line.path == os.path.abspath(daemon.path)
+    daemon.answers["exec"] = waits("granted") | {"token": 1, "left_s": 9.0, "node": "n", "terms": {}}
+    daemon.answers["exec"]["held"] = {"policy": ""}
+    assert asking.step() is None
+    assert asking.spec()["ledger"] == f"control:{daemon.path}"
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.fake_daemon import FakeDaemon
 
 from coordd.once.foreground import ForegroundProgram
 from coordd.runner.program import NOT_EXECUTABLE, NOT_FOUND
+from once.granting import environ, grants, reports
 
 DEADLINE_S = 30.0
+
+OPEN_STREAMS = """
+import os, sys, time
+time.sleep(0.2)
+left = [fd for fd in range(3) if os.path.exists(f"/proc/self/fd/{fd}")]
+with open(sys.argv[1], "w") as file:
+    file.write(str(left))
+os._exit(7)
+"""
 
 
 @pytest.mark.parametrize(
@@ -36,3 +49,19 @@ def test_what_cannot_be_executed_ends_with_the_code_of_a_shell(tmp_path: Path, n
     assert os.waitstatus_to_exitcode(status) == code
     assert program.failure() == f"cannot execute {path}: {why}"
     os.close(program.status_fd)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_harms_nobody(daemon: FakeDaemon, tmp_path: Path, closed: str) -> None:
+    """Otherwise a pipe between runner and watcher gets that number, and is overwritten."""
+    grants(daemon)
+    exec_ = [sys.executable, "-m", "coordd", "exec", f"--socket={daemon.path}", "--job", "j", "--"]
+    body = [sys.executable, "-c", OPEN_STREAMS, f"{tmp_path}/open"]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *exec_, *body]
+    done = subprocess.run(shell, env=environ(), capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+    assert done.returncode == 7, done.stderr
+    assert [(state, code) for state, code, _ in reports(daemon)] == [("failure", 7)]
+    numbers = {"<": 0, ">": 1, "2": 2}
+    left = [fd for fd in range(3) if fd not in [numbers[one[0]] for one in closed.split()]]
+    assert (tmp_path / "open").read_text() == str(left), "for the command they are as the caller left them"

@@ -91,8 +91,10 @@ def left_alone(job: str) -> str:
     return f"the backfill goes on: coordctl job backfill {job} --status; --cancel ends it"
 
 
-def follow(job: str, ident: str, runs: int) -> dict[str, Any] | None:
-    """Show the progress until the plan has ended; returns the plan then, or None if the answers stay away."""
+def follow(job: str, ident: str, runs: int) -> dict[str, Any] | str | None:
+    """Show the progress until the plan has ended; returns the plan then, or why it is gone, or None if the answers
+    stay away.
+    """
     terminal = sys.stderr.isatty() and asked().output not in (JSON, JSONL)
     console = tables.console()
     console.stderr = True
@@ -106,7 +108,10 @@ def follow(job: str, ident: str, runs: int) -> dict[str, Any] | None:
     try:
         while time.monotonic() - heard_at < AWAY_S:
             try:
-                plans = [plan for plan in asked().call("job.backfills", job=job) if plan["plan"] == ident]
+                found = asked().call("job.backfills", job=job)
+                plans = [plan for plan in found if plan["plan"] == ident]
+                if not plans:
+                    return f"was replaced by plan {found[0]['plan']}" if found else "is no longer there"
                 heard_at = time.monotonic()
             except UnavailableError:
                 plans = []

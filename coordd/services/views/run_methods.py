@@ -276,7 +276,9 @@ class RunMethods(ExecGuardMethods):
         """
         if row.digest.startswith(EXEC_DIGEST):
             raise RefusedError(
-                f"{row.run} is a run of `coordd exec`", kind="not_available", hint="call `coordd exec` again"
+                f"{row.run} is a run of `coordd exec`",
+                kind="not_available",
+                hint="call `coordd exec` again: with another id, if it has --id",
             )
         job = self._job({"job": row.job})
         self._may_start(job)

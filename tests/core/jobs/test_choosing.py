@@ -70,8 +70,37 @@ REFUSED_ARGV = (
     ("java", "-cp", "{who}", "Main"),
     ("java", "-jar", "/opt/{who}.jar"),
     ("bash", "/opt/{who}.sh"),
+    ("bash", "-o", "pipefail", "-c", "echo {who}"),
+    ("bash", "-euo", "pipefail", "-c", "echo {who}"),
+    ("bash", "-c", "-o", "pipefail", "echo {who}"),
+    ("bash", "--rcfile", "/dev/null", "-c", "echo {who}"),
+    ("sh", "--", "/opt/{who}.sh"),
+    ("python3", "-IW", "ignore", "-c", "print('{who}')"),
+    ("perl", "-we", "1", "-e", "print '{who}'"),
+    ("env", "-S", "sh -c", "echo {who}"),
+    ("flock", "/l", "-c", "echo {who}"),
+    ("runuser", "-l", "app", "-c", "echo {who}"),
+    ("su", "-", "app", "-c", "echo {who}"),
+    ("sudo", "--unheard-of", "x", "sh", "-c", "echo {who}"),
+    ("sudo", "-7Z", "x", "sh", "-c", "echo {who}"),
     ("/opt/{who}",),
 )
+# With options, whose values are not the program.
+WRAPPED = (
+    ("/usr/bin/nice", "-n", "5"), ("nice", "--adjustment", "5"), ("nice", "-n5"), ("nice", "-5"), ("ionice", "-c", "3"),
+    ("ionice", "-c2", "-n", "7"), ("timeout", "-s", "KILL", "60"), ("timeout", "-k", "5", "60"),
+    ("timeout", "--signal", "KILL", "--kill-after=5", "60"), ("timeout", "--preserve-status", "60"),
+    ("sudo", "-u", "app"), ("sudo", "-nHu", "app", "--"), ("sudo", "--user", "app", "A=1"), ("doas", "-u", "app"),
+    ("runuser", "-u", "app"), ("runuser", "-u", "app", "--"), ("runuser", "--user", "app"), ("env", "-u", "X"),
+    ("env", "-C", "/d", "A=1"), ("env", "--chdir", "/d"), ("flock", "-w", "5", "/l"), ("flock", "-nE", "9", "/l"),
+    ("stdbuf", "-o", "L"), ("stdbuf", "-oL", "-e", "0"), ("time", "-o", "f"), ("time", "-f", "%e", "-ao", "f"),
+    ("xargs", "-n", "1"), ("xargs", "-0", "-P", "4", "-I", "X"), ("taskset", "-c", "0,1"), ("chrt", "-b", "0"),
+    ("systemd-run", "-p", "Nice=5", "--unit", "x", "--wait"), ("nice", "-n", "5", "ionice", "-c", "3"),
+    ("setsid", "-w"), ("chroot", "--userspec", "a:b", "/r"), ("setpriv", "--reuid", "app", "--clear-groups"),
+    ("unshare", "-n"), ("nsenter", "-t", "1", "-n"), ("numactl", "-N", "0", "--localalloc"), ("prlimit", "--nofile=9"),
+    ("gosu", "app"), ("tini", "-g", "--"), ("dumb-init", "--single-child"), ("systemd-inhibit", "--who", "x"),
+    ("systemd-cat", "-t", "x"), ("chronic",), ("strace", "-f", "-o", "f"),
+)  # fmt: skip
 FREE_ARGV = (
     ("/bin/sh", "-c", "echo $0", "{who}"),
     ("/bin/sh", "-ec", 'echo "$1"', "sh", "{who}"),
@@ -83,6 +112,13 @@ FREE_ARGV = (
     ("java", "-jar", "/opt/report.jar", "{who}"),
     ("awk", "-v", "who=1", "{{print}}", "{who}"),
     ("/opt/report", "-c", "{who}"),
+    ("bash", "-euo", "pipefail", "-c", 'echo "$1"', "sh", "{who}"),
+    ("bash", "-o", "pipefail", "/opt/report.sh", "{who}"),
+    ("python3", "-Ic", "import sys", "{who}"),
+    ("perl", "-MFile", "/opt/report.pl", "{who}"),
+    ("nice", "-n", "5", "/opt/report", "--shell", "bash", "{who}"),
+    ("su", "app", "/opt/report.sh", "{who}"),
+    ("runuser", "app", "/opt/report.sh", "{who}"),
     ("/bin/sh", "-c", "echo {run} {date}"),
 )
 
@@ -125,6 +161,14 @@ def test_other_environment_does(name: str) -> None:
 @pytest.mark.parametrize("argv", REFUSED_ARGV, ids=" ".join)
 def test_a_script_takes_no_param(argv: tuple[str, ...]) -> None:
     assert [key for key, _ in wrong(Command(argv))] == ["argv"]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED, ids=" ".join)
+def test_a_wrapper_with_options_hides_no_script(wrapper: tuple[str, ...]) -> None:
+    for refused in (("/bin/sh", "-c", "echo {who}"), ("python3", "-c", "{who}"), ("{who}",), ("/opt/{who}", "x")):
+        assert [key for key, _ in wrong(Command((*wrapper, *refused)))] == ["argv"], refused
+    for free in (("/opt/report", "{who}"), ("/bin/sh", "/opt/report.sh", "{who}"), ("sh", "-c", "echo $0", "{who}")):
+        assert wrong(Command((*wrapper, *free))) == [], free
 
 
 @pytest.mark.parametrize("argv", FREE_ARGV, ids=" ".join)

@@ -14,8 +14,9 @@ from coordd.core.ledger.rows import LedgerTime, Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import AttemptNumber, Policy
+from coordd.errors import RefusedError
 from coordd.services.views.letters import dead_letters
-from coordd.services.views.run_methods import _replayed_before
+from coordd.services.views.run_methods import RunMethods, _replayed_before
 
 
 class Counting:
@@ -81,3 +82,11 @@ def test_an_attempt_that_another_one_followed_is_replayed_no_more_and_the_refusa
 ) -> None:
     refused = _replayed_before("j#1", AttemptNumber(0), Answer("exists", state="failure", by=reason))
     assert str(refused).startswith(f"j#1/0 {why}; j#1 is failure now")
+
+
+def test_a_run_of_exec_is_called_again_by_another_id() -> None:
+    """The same id would find the run over, and run nothing."""
+    with pytest.raises(RefusedError) as caught:
+        RunMethods._replayed_by(RunMethods.__new__(RunMethods), row(1, digest=EXEC_DIGEST + "0"))
+    assert caught.value.kind == "not_available"
+    assert "with another id" in caught.value.hint
