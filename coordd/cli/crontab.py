@@ -73,7 +73,7 @@ def import_crontab(
     taken: dict[str, str] = {}
     for source, text, columns in _sources(file, user, system=system):
         place = Place(source, local, owner, daemon.name)
-        files, wrong = job_files(read_crontab(text, system=columns), place)
+        files, wrong = job_files(read_crontab(text, system=columns), place, there)
         sound, unsound = _checked(files, place)
         named += [(source, one) for one in [*wrong, *unsound]]
         for one in sound:

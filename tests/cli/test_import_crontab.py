@@ -87,12 +87,66 @@ def test_release_and_a_release_by_hand_outlast_the_next_import(tmp_path: Path) -
     imported(tmp_path, LINES)
     path = file_of(tmp_path, "run.sh")
     path.write_text("\n".join("enabled = true" if "enabled" in line else line for line in path.read_text().split("\n")))
-    imported(tmp_path, LINES.replace("30 2", "45 3"))
+    imported(tmp_path, f"A=1\n{LINES}")
     found = jobs(tmp_path)
     assert found[path.stem].schedule is not None, "it was released by hand, and is not held again"
     assert sum(job.enabled for job in found.values()) == 1
     assert "0 held" in imported(tmp_path, LINES, "--release").output
     assert all(job.enabled for job in jobs(tmp_path).values())
+
+
+def released(path: Path) -> str:
+    """The text of this job file, which now is released, as a person does it."""
+    path.write_text(path.read_text().replace("enabled = false", "enabled = true"))
+    return path.read_text()
+
+
+def schedules(tmp_path: Path) -> dict[str, tuple[str, bool]]:
+    """(schedule, released) of each job, by the end of its name: "": the first line of this command."""
+    found = [(job.name[len("sync.sh-123456") :], job, job.schedule or job.held) for job in jobs(tmp_path).values()]
+    return {end: (schedule.cron if schedule else "", job.enabled) for end, job, schedule in found}
+
+
+SYNC = "0 1 * * * /opt/sync.sh\n0 13 * * * /opt/sync.sh\n"
+
+
+def test_a_released_job_keeps_its_schedule_after_its_line_is_gone(tmp_path: Path) -> None:
+    """Two lines run one command; the first is cut over. The other line is that of the other job, as before."""
+    imported(tmp_path, SYNC)
+    [first] = (tmp_path / "jobs.d").glob("sync.sh-??????.toml")
+    before = released(first)
+    done = imported(tmp_path, "0 13 * * * /opt/sync.sh\n", code=1)
+    assert "its line is gone" in done.output
+    assert first.read_text() == before
+    assert schedules(tmp_path) == {"": ("0 1 * * *", True), "-2": ("0 13 * * *", False)}
+    imported(tmp_path, "0 15 * * * /opt/sync.sh\n", code=1)
+    assert schedules(tmp_path) == {"": ("0 1 * * *", True), "-2": ("0 15 * * *", False)}, "the job that is held follows"
+
+
+def test_lines_of_one_command_keep_their_names_in_another_order(tmp_path: Path) -> None:
+    imported(tmp_path, SYNC)
+    imported(tmp_path, "0 7 * * * /opt/sync.sh\n" + "".join(reversed(SYNC.splitlines(keepends=True))))
+    held = {"": ("0 1 * * *", False), "-2": ("0 13 * * *", False), "-3": ("0 7 * * *", False)}
+    assert schedules(tmp_path) == held
+    imported(tmp_path, "".join(reversed(SYNC.splitlines(keepends=True))), "--timezone", "Europe/Berlin", code=1)
+    assert schedules(tmp_path) == held
+
+
+@pytest.mark.parametrize("more", [(), ("--release",)])
+def test_no_import_gives_a_released_job_other_times(tmp_path: Path, more: tuple[str, ...]) -> None:
+    imported(tmp_path, "0 1 * * * /opt/sync.sh\n")
+    path = file_of(tmp_path, "sync.sh")
+    before = released(path)
+    done = imported(tmp_path, "0 13 * * * /opt/sync.sh\n", *more, code=1)
+    assert path.read_text() == before
+    assert "is released with the schedule 0 1 * * * (UTC)" in done.output
+    assert "set its schedule in the job file" in done.output
+    done = imported(tmp_path, "CRON_TZ=Asia/Tokyo\n0 1 * * * /opt/sync.sh\n", *more, code=1)
+    assert path.read_text() == before
+    imported(tmp_path, "A=1\n0 1 * * * /opt/sync.sh\n", *more)
+    [job] = jobs(tmp_path).values()
+    assert isinstance(job.launch, Command)
+    assert (job.enabled, job.launch.env["A"]) == (True, "1"), "all else follows the crontab"
 
 
 def test_what_was_edited_or_is_somebody_elses_is_named_and_kept(tmp_path: Path) -> None:
