@@ -44,6 +44,7 @@ class File(NamedTuple):
     name: str
     entry: Entry
     text: str  # held
+    run_as: str  # "": the daemon's user
 
 
 class Plan(NamedTuple):
@@ -68,19 +69,17 @@ def job_files(crontab: Crontab, place: Place, there: Mapping[str, str]) -> tuple
     groups: dict[str, list[tuple[Entry, str]]] = {}  # the lines of one command and user share a name, but for its end
     for entry in crontab.entries:
         user = entry.user or place.account.name
-        if user != place.daemon:
-            named.append(
-                Named(
-                    entry.line,
-                    entry.text,
-                    f"it runs as {user}, and this version runs jobs as the daemon's user ({place.daemon}) alone",
-                )
+        if user == "root" != place.daemon:
+            why = (
+                f"it runs as root; jobs run as {place.daemon}, the daemon's user, or as another one by run_as, but"
+                " never root: leave it to cron, or name a user there that may do what it needs"
             )
+            named.append(Named(entry.line, entry.text, why))
             continue
         suffix = hashlib.sha256(f"{user}\0{entry.shell}\0{entry.script}".encode()).hexdigest()[:6]
         groups.setdefault(job_name(entry, set(), suffix), []).append((entry, user))
     files = [
-        File(name, entry, _text(entry, place, user))
+        File(name, entry, _text(entry, place, user), user if user != place.daemon else "")
         for stem, group in groups.items()
         for (entry, user), name in zip(group, _names(stem, [one for one, _ in group], place, there), strict=True)
     ]
@@ -136,7 +135,9 @@ def _is_released(text: str) -> bool:
 
 
 def _text(entry: Entry, place: Place, user: str) -> str:
-    home = place.account.home if user == place.account.name else ""
+    # A job of another user gets HOME on the node where it runs: the homes here may not be those there.
+    home = place.account.home if user == place.daemon == place.account.name else ""
+    cwd = entry.env.get("HOME", home)
     env = {"SHELL": entry.shell, "PATH": PATH, "LOGNAME": user, **({"HOME": home} if home else {}), **entry.env}
     lines = [
         f"# {visible(place.source)}, line {entry.line}:",
@@ -147,10 +148,11 @@ def _text(entry: Entry, place: Place, user: str) -> str:
         *([f'jitter = "{entry.jitter_s / 60:.0f}m"'] if entry.jitter_s else []),
         'misfire = "skip"                # as cron: missed fire times are dropped',
         'overlap = "allow"               # as cron: it starts even if the last run is active',
+        *([f"run_as = {_quoted(user)}"] if user != place.daemon else []),
         "",
         "[command]",
         f"argv = [{_quoted(entry.shell)}, {_quoted('-c')}, {_quoted(_braces(entry.script))}]",
-        *([f"cwd = {_quoted(home)}"] if home else []),
+        *([f"cwd = {_quoted(cwd)}"] if cwd else []),
         "",
         "[command.env]",
         *[f"{_key(name)} = {_quoted(_braces(value))}" for name, value in sorted(env.items())],

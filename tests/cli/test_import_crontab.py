@@ -179,10 +179,45 @@ def test_what_cannot_be_carried_over_is_named_with_its_line(tmp_path: Path) -> N
     assert len(jobs(tmp_path)) == 3
 
 
-def test_lines_of_other_users_are_named(tmp_path: Path) -> None:
-    done = imported(tmp_path, f"0 1 * * * {ME} /opt/mine.sh\n0 2 * * * nobody /opt/theirs.sh\n", "--system", code=1)
-    assert [name[:4] for name in jobs(tmp_path)] == ["mine"]
-    assert "it runs as nobody" in done.output
+def test_the_home_of_the_crontab_is_the_working_directory(tmp_path: Path) -> None:
+    """cron changes to the HOME that the crontab sets, and a command such as ./sync.sh is found from there."""
+    imported(tmp_path, "0 1 * * * ./before.sh\nHOME=/opt/app\n0 2 * * * ./sync.sh\n")
+    found = {job.name[:4]: job.launch for job in jobs(tmp_path).values()}
+    before, sync = found["befo"], found["sync"]
+    assert isinstance(before, Command)
+    assert isinstance(sync, Command)
+    assert (sync.cwd, sync.env["HOME"]) == ("/opt/app", "/opt/app")
+    assert before.cwd == pwd.getpwnam(ME).pw_dir
+    done = imported(tmp_path, "HOME=app\n0 1 * * * ./elsewhere.sh\n", code=1)
+    assert "expected an absolute path" in done.output
+
+
+def test_lines_of_other_users_become_jobs_of_these_users(tmp_path: Path) -> None:
+    """Only root can allow them, on each node; their homes may be others there, so the files name none."""
+    lines = f"0 1 * * * {ME} /opt/mine.sh\n0 2 * * * nobody /opt/theirs.sh\n"
+    done = imported(tmp_path, lines, "--system")
+    [mine, theirs] = [job for _, job in sorted(jobs(tmp_path).items())]
+    assert (mine.run_as, theirs.run_as) == ("", "nobody")
+    assert isinstance(theirs.launch, Command)
+    assert theirs.launch.env == {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin", "LOGNAME": "nobody"}
+    assert theirs.launch.cwd == ""
+    assert "run as nobody: root names this user in /etc/coordd/run_as.allow, on every node" in done.output
+    assert "run_as" not in imported(tmp_path, lines.partition("\n")[0] + "\n", "--system", code=1).output
+
+
+def test_lines_of_root_are_named_unless_the_daemon_is_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crontab, "_me", lambda: ("etl", "/opt/etl"))
+    done = imported(tmp_path, "0 1 * * * root /opt/all.sh\n", "--system", code=1)
+    assert jobs(tmp_path) == {}
+    assert (
+        "it runs as root; jobs run as etl, the daemon's user, or as another one by run_as, but never root"
+        in done.output
+    )
+    assert "leave it to cron" in done.output
+    monkeypatch.setattr(crontab, "_me", lambda: ("root", "/root"))
+    imported(tmp_path, "0 1 * * * root /opt/all.sh\n", "--system")
+    [job] = jobs(tmp_path).values()
+    assert job.run_as == ""
 
 
 def test_a_directory_is_read_as_cron_reads_it(tmp_path: Path) -> None:
