@@ -152,7 +152,11 @@ class _Reading:
     def table(
         self, table: Mapping[str, Any], readers: Mapping[str, values.Reader], section: str = ""
     ) -> dict[str, Any]:
-        return values.read_table(table, readers, lambda key, message: self.wrong(section + key, message))
+        def report(key: str, message: str) -> None:
+            above = f"; {key} belongs above [{section[:-1]}]" if key not in readers and key in jobkeys.TOP else ""
+            self.wrong(section + key, message + above)
+
+        return values.read_table(table, readers, report)
 
     def tried(self, key: str, read: Callable[[], Any], instead: Any) -> Any:
         try:
