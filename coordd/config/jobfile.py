@@ -363,6 +363,8 @@ class _Reading:
         late = relations.too_late_for_all(said, schedule)
         if late or (said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid"):
             self.wrong("misfire", late or relations.ALL_FORBIDDEN, warning=True)
+        if late := relations.late_between(said, schedule):
+            self.wrong("expect_within", late, warning=True)
 
     def identity(self, launch: SparkSubmit, config: Config) -> None:
         """Checks of keytab, principal and proxy_user: spark-submit refuses some combinations, and ignores others."""

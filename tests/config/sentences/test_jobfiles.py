@@ -50,3 +50,35 @@ def test_a_key_of_the_job_below_a_section_is_told_where_it_belongs(tmp_path: Pat
     assert message.endswith(f"; schedule belongs above [{section}]")
     [(_, _, message)] = problems(tmp_path, f"{text}\nmemory = 5\n")
     assert "belongs" not in message
+
+
+@pytest.mark.parametrize(
+    ("schedule", "within", "apart"),
+    [
+        ("0 2 * * *", "1h", "86400 s"),
+        ("0 2 * * mon-fri", "26h", "259200 s"),
+        ("0 8-18 * * *", "2h", "50400 s"),
+        ("every 10m", "9m", "600 s"),
+        ("0 2 * * *", "26h", ""),
+        ("0 2 * * mon-fri", "74h", ""),
+        ("every 10m", "10m", ""),
+        ("at 2027-01-01", "1h", ""),
+    ],
+)
+@pytest.mark.parametrize("more", ["", "enabled = false\n", 'jitter = "3m"\n'])
+def test_a_job_that_is_late_between_its_fire_times_is_warned_of(
+    tmp_path: Path, schedule: str, within: str, apart: str, more: str
+) -> None:
+    said = problems(tmp_path, f'schedule = "{schedule}"\nexpect_within = "{within}"\n{more}{RUN}')
+    if not apart:
+        assert said == []
+        return
+    [(severity, key, message)] = said
+    assert (severity, key) == ("warning", "expect_within")
+    assert f"up to {apart} apart" in message
+
+
+def test_a_job_that_is_also_triggered_may_succeed_between_its_fire_times(tmp_path: Path) -> None:
+    text = f'schedule = "@daily"\nexpect_within = "1h"\n{RUN}'
+    assert [key for _, key, _ in problems(tmp_path, text)] == ["expect_within"]
+    assert problems(tmp_path, f'{text}[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n') == []
