@@ -122,7 +122,7 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 def only_texts(items: Iterable[object]) -> None:
-    """Raises ValueError for the first item that is no text."""
+    """Raises ValueError for the first item that is not a text."""
     wrong = next(((place, item) for place, item in enumerate(items, 1) if not isinstance(item, str)), None)
     if wrong is not None:
         place, item = wrong
