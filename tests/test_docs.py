@@ -80,6 +80,14 @@ def test_tables_are_those_of_the_code(page: Path) -> None:
     assert len(tables().BLOCK.findall(text)) == len(BLOCK.findall(text)), "a table without its end"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_no_table_is_torn(page: Path) -> None:
+    """After an empty line, rows are raw text until the next table's head."""
+    lines = [*FENCE.sub("", page.read_text()).splitlines(), ""]
+    starts = [n for n, line in enumerate(lines) if line.startswith("|") and not (n and lines[n - 1].startswith("|"))]
+    assert [lines[n] for n in starts if not re.fullmatch(r"\|[-:| ]+\|", lines[n + 1])] == []
+
+
 def test_every_table_is_in_a_document() -> None:
     shown = {name for page in PAGES for _, name, _ in tables().BLOCK.findall(page.read_text())}
 

@@ -73,7 +73,7 @@ def import_crontab(
     taken: dict[str, str] = {}
     for source, text, columns in _sources(file, user, system=system):
         place = Place(source, local, owner, daemon.name)
-        files, wrong = job_files(read_crontab(text, system=columns), place)
+        files, wrong = job_files(read_crontab(text, system=columns), place, there)
         sound, unsound = _checked(files, place)
         named += [(source, one) for one in [*wrong, *unsound]]
         for one in sound:
@@ -236,6 +236,7 @@ def _write(directory: str, plans: list[Plan]) -> None:
 
 
 def _tell(plans: list[Plan], named: list[tuple[str, Named]], directory: str) -> None:
+    from coordd.adapters.launch.allowed import PATH as ALLOWED
     from coordd.cli.show import tables
     from coordd.cli.show.phrases import some
 
@@ -257,5 +258,8 @@ def _tell(plans: list[Plan], named: list[tuple[str, Named]], directory: str) -> 
         say(f"not carried over: {where}: {one.reason}" + (f"\n    {one.text[:200]}" if one.text else ""))
     held = sum(row["state"] == "held" for row in rows)
     say(f"{some(len(rows), 'job')} in {directory}, {held} held; {some(len(named), 'line')} named")
+    if users := sorted({plan.file.run_as for plan in plans if plan.file.run_as and plan.state != "kept"}):
+        these = "this user" if len(users) == 1 else "these users"
+        say(f"some run as {', '.join(users)}: root names {these} in {ALLOWED}, on every node")
     if held:
         say("next: take the lines out of the crontab, then set enabled = true (or --release) on every node, and reload")

@@ -152,7 +152,11 @@ class _Reading:
     def table(
         self, table: Mapping[str, Any], readers: Mapping[str, values.Reader], section: str = ""
     ) -> dict[str, Any]:
-        return values.read_table(table, readers, lambda key, message: self.wrong(section + key, message))
+        def report(key: str, message: str) -> None:
+            above = f"; {key} belongs above [{section[:-1]}]" if key not in readers and key in jobkeys.TOP else ""
+            self.wrong(section + key, message + above)
+
+        return values.read_table(table, readers, report)
 
     def tried(self, key: str, read: Callable[[], Any], instead: Any) -> Any:
         try:
@@ -359,6 +363,8 @@ class _Reading:
         late = relations.too_late_for_all(said, schedule)
         if late or (said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid"):
             self.wrong("misfire", late or relations.ALL_FORBIDDEN, warning=True)
+        if late := relations.late_between(said, schedule):
+            self.wrong("expect_within", late, warning=True)
 
     def identity(self, launch: SparkSubmit, config: Config) -> None:
         """Checks of keytab, principal and proxy_user: spark-submit refuses some combinations, and ignores others."""

@@ -85,6 +85,7 @@ def _list_of(reader: values.Reader) -> values.Reader:
         items: list[Any] = converted(value, list[Any], "a list of texts")
         if len(items) > ENTRIES_MAX:
             raise ValueError(f"expected at most {ENTRIES_MAX} entries, found {len(items)}")
+        values.only_texts(items)
         return tuple([reader(item) for item in items])
 
     return read

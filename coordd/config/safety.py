@@ -15,7 +15,7 @@ from coordd.config.tracing import endpoint
 from coordd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from coordd.config.sections import ClusterConfig, Config
+    from coordd.config.sections import ClusterConfig, Config, HistoryConfig
 
 
 # What `[cluster] gossip = false` gives up: the end of a sentence.
@@ -149,6 +149,8 @@ PASSWORDS = {
     "jobs.url": ("jobs.password_file", "jobs_password"),
     "mirror.url": ("mirror.password_file", "mirror_password"),
 }
+# A history shorter than this (seconds) is rather a typing error.
+DAY_S = 86400.0
 
 
 def warnings(config: Config) -> list[Problem]:
@@ -177,6 +179,21 @@ def warnings(config: Config) -> list[Problem]:
     if most > ABSURD * (os.cpu_count() or 1):
         many = f"{most} drivers that compute at a time, on {os.cpu_count() or 1} processors"
         told.append(("node.budget", f"{many}: each needs one, and memory; is it a typing error?"))
+    told += _short(config.history)
     if untraced := endpoint.problem(config.tracing.otlp, os.environ):
         told.append(("tracing.otlp", untraced))
     return [Problem(shown, key, None, message, severity="warning", kind="config") for key, message in told]
+
+
+def _short(history: HistoryConfig) -> Iterator[tuple[str, str]]:
+    """A history of less than a day works, but hardly anybody wants it."""
+    kept = {
+        "keep": (history.keep, history.keep_s),
+        "logs_keep": (history.logs_keep, history.logs_keep_s),
+        "journal_keep": (history.journal_keep, history.journal_keep_s),
+    }
+    for key, (said, seconds) in kept.items():
+        if seconds < DAY_S:
+            number = said.removesuffix("s")
+            meant = f'; a number means seconds: is "{number}d" meant?' if number.isdecimal() else ""
+            yield f"history.{key}", f"expected at least a day, found {seconds:g} s: what is older is removed{meant}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -116,7 +116,22 @@ def flag(value: object) -> bool:
 
 
 def texts(value: object) -> tuple[str, ...]:
-    return tuple([text(item) for item in converted(value, tuple[str, ...], "a list of texts")])
+    items = converted(value, tuple[Any, ...], "a list of texts")
+    only_texts(items)
+    return tuple([text(item) for item in items])
+
+
+def only_texts(items: Iterable[object]) -> None:
+    """Raises ValueError for the first item that is not a text."""
+    wrong = next(((place, item) for place, item in enumerate(items, 1) if not isinstance(item, str)), None)
+    if wrong is not None:
+        place, item = wrong
+        raise ValueError(f"expected a list of texts, found {found(item)} as item {place}{_quotes(item)}")
+
+
+def _quotes(value: object) -> str:
+    """A hint for a value that was meant as a text."""
+    return "" if isinstance(value, (dict, list, tuple)) else ": write it in quotes"
 
 
 def program(value: object) -> tuple[str, ...]:
@@ -141,7 +156,11 @@ def like(pattern: re.Pattern[str], expected: str) -> Reader:
 
 def text_table(value: object) -> dict[str, str]:
     """A table of texts; numbers and booleans become texts, as written in TOML."""
-    table: dict[str, Any] = converted(value, dict[str, str | bool | int | float], "a table of texts")
+    table: dict[str, Any] = converted(value, dict[str, Any], "a table of texts")
+    wrong = next((key for key, item in table.items() if not isinstance(item, (str, bool, int, float))), None)
+    if wrong is not None:
+        place = f'{found(table[wrong])} at "{printable(wrong)[:60]}"'
+        raise ValueError(f"expected a table of texts, found {place}{_quotes(table[wrong])}")
     return {
         text(key): item if isinstance(item, str) else str(item).lower() if isinstance(item, bool) else str(item)
         for key, item in table.items()

@@ -30,6 +30,9 @@ EARLY_MAX_S = 10.0
 TRIES_MAX = 20
 ONCE_MORE_S = 0.5
 
+# The machine's files of time zones.
+ZONES = "/usr/share/zoneinfo"
+
 # Normal ends of a run: if another machine had the run, the caller prints nothing about them.
 USUAL = ("success", "failure", "rejected")
 
@@ -164,8 +167,13 @@ class Asking:
 
 def _machine_zone() -> str:
     """The IANA name of the time zone that cron uses on this machine; "" if no file names it."""
-    named = os.environ.get("CRON_TZ") or os.environ.get("TZ", "")
-    if named and "/" in named.lstrip(":") and not named.startswith((":", "/")):
+    if told := os.environ.get("CRON_TZ"):
+        return told
+    named = os.environ.get("TZ", "").removeprefix(":")
+    if named == "UTC" or ("/" in named and not named.startswith("/")):
+        return named
+    # Without a slash it may be a rule, such as CET-1CEST. The file localtime is the machine's zone, and no zone's name.
+    if named not in ("", "localtime") and os.path.isfile(f"{ZONES}/{named}"):
         return named
     try:
         _, mark, zone = os.readlink("/etc/localtime").partition("zoneinfo/")

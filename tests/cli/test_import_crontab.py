@@ -87,12 +87,66 @@ def test_release_and_a_release_by_hand_outlast_the_next_import(tmp_path: Path) -
     imported(tmp_path, LINES)
     path = file_of(tmp_path, "run.sh")
     path.write_text("\n".join("enabled = true" if "enabled" in line else line for line in path.read_text().split("\n")))
-    imported(tmp_path, LINES.replace("30 2", "45 3"))
+    imported(tmp_path, f"A=1\n{LINES}")
     found = jobs(tmp_path)
     assert found[path.stem].schedule is not None, "it was released by hand, and is not held again"
     assert sum(job.enabled for job in found.values()) == 1
     assert "0 held" in imported(tmp_path, LINES, "--release").output
     assert all(job.enabled for job in jobs(tmp_path).values())
+
+
+def released(path: Path) -> str:
+    """The text of this job file, which now is released, as a person does it."""
+    path.write_text(path.read_text().replace("enabled = false", "enabled = true"))
+    return path.read_text()
+
+
+def schedules(tmp_path: Path) -> dict[str, tuple[str, bool]]:
+    """(schedule, released) of each job, by the end of its name: "": the first line of this command."""
+    found = [(job.name[len("sync.sh-123456") :], job, job.schedule or job.held) for job in jobs(tmp_path).values()]
+    return {end: (schedule.cron if schedule else "", job.enabled) for end, job, schedule in found}
+
+
+SYNC = "0 1 * * * /opt/sync.sh\n0 13 * * * /opt/sync.sh\n"
+
+
+def test_a_released_job_keeps_its_schedule_after_its_line_is_gone(tmp_path: Path) -> None:
+    """Two lines run one command; the first is cut over. The other line is that of the other job, as before."""
+    imported(tmp_path, SYNC)
+    [first] = (tmp_path / "jobs.d").glob("sync.sh-??????.toml")
+    before = released(first)
+    done = imported(tmp_path, "0 13 * * * /opt/sync.sh\n", code=1)
+    assert "its line is gone" in done.output
+    assert first.read_text() == before
+    assert schedules(tmp_path) == {"": ("0 1 * * *", True), "-2": ("0 13 * * *", False)}
+    imported(tmp_path, "0 15 * * * /opt/sync.sh\n", code=1)
+    assert schedules(tmp_path) == {"": ("0 1 * * *", True), "-2": ("0 15 * * *", False)}, "the job that is held follows"
+
+
+def test_lines_of_one_command_keep_their_names_in_another_order(tmp_path: Path) -> None:
+    imported(tmp_path, SYNC)
+    imported(tmp_path, "0 7 * * * /opt/sync.sh\n" + "".join(reversed(SYNC.splitlines(keepends=True))))
+    held = {"": ("0 1 * * *", False), "-2": ("0 13 * * *", False), "-3": ("0 7 * * *", False)}
+    assert schedules(tmp_path) == held
+    imported(tmp_path, "".join(reversed(SYNC.splitlines(keepends=True))), "--timezone", "Europe/Berlin", code=1)
+    assert schedules(tmp_path) == held
+
+
+@pytest.mark.parametrize("more", [(), ("--release",)])
+def test_no_import_gives_a_released_job_other_times(tmp_path: Path, more: tuple[str, ...]) -> None:
+    imported(tmp_path, "0 1 * * * /opt/sync.sh\n")
+    path = file_of(tmp_path, "sync.sh")
+    before = released(path)
+    done = imported(tmp_path, "0 13 * * * /opt/sync.sh\n", *more, code=1)
+    assert path.read_text() == before
+    assert "is released with the schedule 0 1 * * * (UTC)" in done.output
+    assert "set its schedule in the job file" in done.output
+    done = imported(tmp_path, "CRON_TZ=Asia/Tokyo\n0 1 * * * /opt/sync.sh\n", *more, code=1)
+    assert path.read_text() == before
+    imported(tmp_path, "A=1\n0 1 * * * /opt/sync.sh\n", *more)
+    [job] = jobs(tmp_path).values()
+    assert isinstance(job.launch, Command)
+    assert (job.enabled, job.launch.env["A"]) == (True, "1"), "all else follows the crontab"
 
 
 def test_what_was_edited_or_is_somebody_elses_is_named_and_kept(tmp_path: Path) -> None:
@@ -125,10 +179,45 @@ def test_what_cannot_be_carried_over_is_named_with_its_line(tmp_path: Path) -> N
     assert len(jobs(tmp_path)) == 3
 
 
-def test_lines_of_other_users_are_named(tmp_path: Path) -> None:
-    done = imported(tmp_path, f"0 1 * * * {ME} /opt/mine.sh\n0 2 * * * nobody /opt/theirs.sh\n", "--system", code=1)
-    assert [name[:4] for name in jobs(tmp_path)] == ["mine"]
-    assert "it runs as nobody" in done.output
+def test_the_home_of_the_crontab_is_the_working_directory(tmp_path: Path) -> None:
+    """cron changes to the HOME that the crontab sets, and a command such as ./sync.sh is found from there."""
+    imported(tmp_path, "0 1 * * * ./before.sh\nHOME=/opt/app\n0 2 * * * ./sync.sh\n")
+    found = {job.name[:4]: job.launch for job in jobs(tmp_path).values()}
+    before, sync = found["befo"], found["sync"]
+    assert isinstance(before, Command)
+    assert isinstance(sync, Command)
+    assert (sync.cwd, sync.env["HOME"]) == ("/opt/app", "/opt/app")
+    assert before.cwd == pwd.getpwnam(ME).pw_dir
+    done = imported(tmp_path, "HOME=app\n0 1 * * * ./elsewhere.sh\n", code=1)
+    assert "expected an absolute path" in done.output
+
+
+def test_lines_of_other_users_become_jobs_of_these_users(tmp_path: Path) -> None:
+    """Only root can allow them, on each node; their homes may be others there, so the files name none."""
+    lines = f"0 1 * * * {ME} /opt/mine.sh\n0 2 * * * nobody /opt/theirs.sh\n"
+    done = imported(tmp_path, lines, "--system")
+    [mine, theirs] = [job for _, job in sorted(jobs(tmp_path).items())]
+    assert (mine.run_as, theirs.run_as) == ("", "nobody")
+    assert isinstance(theirs.launch, Command)
+    assert theirs.launch.env == {"SHELL": "/bin/sh", "PATH": "/usr/bin:/bin", "LOGNAME": "nobody"}
+    assert theirs.launch.cwd == ""
+    assert "run as nobody: root names this user in /etc/coordd/run_as.allow, on every node" in done.output
+    assert "run_as" not in imported(tmp_path, lines.partition("\n")[0] + "\n", "--system", code=1).output
+
+
+def test_lines_of_root_are_named_unless_the_daemon_is_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crontab, "_me", lambda: ("etl", "/opt/etl"))
+    done = imported(tmp_path, "0 1 * * * root /opt/all.sh\n", "--system", code=1)
+    assert jobs(tmp_path) == {}
+    assert (
+        "it runs as root; jobs run as etl, the daemon's user, or as another one by run_as, but never root"
+        in done.output
+    )
+    assert "leave it to cron" in done.output
+    monkeypatch.setattr(crontab, "_me", lambda: ("root", "/root"))
+    imported(tmp_path, "0 1 * * * root /opt/all.sh\n", "--system")
+    [job] = jobs(tmp_path).values()
+    assert job.run_as == ""
 
 
 def test_a_directory_is_read_as_cron_reads_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from support.fake_daemon import FakeDaemon, refusal
 
 from coordd.cli import coordd as cli
-from coordd.once import command
+from coordd.once import asking as asking_module, command
 from coordd.once.asking import Asking
 from coordd.once.command import Options, parsed
 
@@ -226,11 +226,29 @@ def test_a_relative_socket_is_the_callers(
 
 
 @pytest.mark.parametrize(
-    ("environment", "zone"), [({"CRON_TZ": "Asia/Tokyo"}, "Asia/Tokyo"), ({"TZ": "America/Lima"}, "America/Lima")]
+    ("environment", "zone"),
+    [
+        ({"CRON_TZ": "Asia/Tokyo"}, "Asia/Tokyo"),
+        ({"CRON_TZ": "Japan", "TZ": "America/Lima"}, "Japan"),
+        ({"TZ": "America/Lima"}, "America/Lima"),
+        ({"TZ": "UTC"}, "UTC"),
+        ({"TZ": "CET"}, "CET"),
+        ({"TZ": ":Europe/Berlin"}, "Europe/Berlin"),
+        # No names of zones: a rule, the machine's zone, a path, a file that is not there, one outside.
+        *[({"TZ": value}, "Asia/Seoul") for value in ("CET-1CEST", "localtime", ":/etc/localtime", "Mars", "..", "")],
+    ],
 )
 def test_a_tick_is_in_the_zone_of_cron(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], zone: str
+    daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], zone: str
 ) -> None:
+    """Without CRON_TZ and TZ, cron uses the machine's zone, which is Asia/Seoul here."""
+    for name in ("CET", "localtime"):
+        (tmp_path / "zoneinfo" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "zoneinfo" / name).touch()
+    monkeypatch.setattr(asking_module, "ZONES", f"{tmp_path}/zoneinfo")
+    monkeypatch.setattr(os, "readlink", lambda _: "/usr/share/zoneinfo/Asia/Seoul")
+    for name in ("CRON_TZ", "TZ"):
+        monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert exec_of(daemon, over("success"), options="--tick @daily") == 75

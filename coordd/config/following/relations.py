@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+import msgspec
 
 from coordd.core.jobs.after import floored, period_end
 from coordd.core.jobs.arguments import nearest
@@ -14,6 +17,9 @@ from coordd.core.ledger import words
 
 # So many fire times of one job are compared with those of another.
 FIRES_MAX = 60
+
+# So many fire times are looked at for expect_within: those of a week's working days, or of a day's working hours.
+EXPECTED_MAX = 12
 
 # From here (Unix seconds: 2024-01-01T00:00:00Z) fire times are compared, where a schedule has no start; so the result
 # does not depend on the day.
@@ -165,13 +171,41 @@ def too_late_for_all(said: Mapping[str, Any], schedule: Schedule | None) -> str:
     if said.get("misfire") != "all" or schedule is None or said.get("after"):
         return ""
     within_s: float = said.get("start_within", words.Policy().start_within_s)
-    fires = [next_fire(schedule, max(FROM, schedule.start) - 1)]
-    while fires[-1] is not None and len(fires) < FIRES_MAX:
-        fires.append(next_fire(schedule, fires[-1]))
-    apart_s = min((two - one for one, two in pairwise(fires) if one is not None and two is not None), default=0.0)
+    apart_s = min(_apart(schedule, FIRES_MAX), default=0.0)
     if within_s > apart_s:
         return ""
     return (
         f'misfire = "all" catches up one fire time at the most: they are {apart_s:g} s apart, and start_within gives up'
         f' those that are more than {within_s:g} s late; write a longer start_within, or misfire = "once"'
     )
+
+
+def late_between(said: Mapping[str, Any], schedule: Schedule | None) -> str:
+    """A warning: a job whose runs all succeed is late all the same, by its expect_within; "" if it is not.
+
+    One with triggers may succeed between its fire times.
+    """
+    if "expect_within" not in said or schedule is None or said.get("trigger"):
+        return ""
+    within_s: float = said["expect_within"]
+    # Many jobs have the same schedule, but each a jitter of its own.
+    apart_s = _longest_apart(msgspec.structs.replace(schedule, offset_s=0.0))
+    if within_s >= apart_s:
+        return ""
+    return (
+        f"the fire times are up to {apart_s:g} s apart: from {within_s:g} s after a success until the next one the job"
+        " is late, although nothing failed; write a longer expect_within"
+    )
+
+
+@lru_cache(maxsize=1024)
+def _longest_apart(schedule: Schedule) -> float:
+    return max(_apart(schedule, EXPECTED_MAX), default=0.0)
+
+
+def _apart(schedule: Schedule, most: int) -> list[float]:
+    """The times (seconds) between each of its first fire times and the next one."""
+    fires = [next_fire(schedule, max(FROM, schedule.start) - 1)]
+    while fires[-1] is not None and len(fires) < most:
+        fires.append(next_fire(schedule, fires[-1]))
+    return [two - one for one, two in pairwise(fires) if one is not None and two is not None]

@@ -120,8 +120,7 @@ def _entry(line: str, number: int, env: dict[str, str], *, system: bool) -> Entr
     schedule, rest = _schedule(line)
     user = ""
     if system:
-        user, _, rest = rest.partition(" ") if " " in rest else rest.partition("\t")
-        rest = rest.lstrip(" \t")
+        user, _, rest = _cut(rest, 1)
         if not _USER.fullmatch(user):
             raise _NotTakenError(f'expected the name of a user before the command, found "{user:.40}"')
     elif _SIXTH.fullmatch(rest.split()[0] if rest.split() else ""):

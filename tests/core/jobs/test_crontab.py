@@ -63,6 +63,9 @@ def test_variables_hold_for_the_lines_below_them() -> None:
 def test_the_user_column() -> None:
     entry = only("17 * * * *\troot    cd / && run-parts --report /etc/cron.hourly", system=True)
     assert (entry.user, entry.script) == ("root", "cd / && run-parts --report /etc/cron.hourly")
+    tabbed = only("17 *\t* * *\troot\tcd / && run-parts --report /etc/cron.hourly", system=True)
+    assert (tabbed.schedule, tabbed.user, tabbed.script) == ("17 * * * *", entry.user, entry.script)
+    assert only("0 1 * * *\tetl \t /bin/a\tb", system=True).script == "/bin/a\tb"
     assert only("0 1 * * * root /bin/true").script == "root /bin/true"  # a user's own crontab has no user field
 
 
@@ -100,6 +103,7 @@ def test_a_shell_without_here_documents_gets_no_standard_input() -> None:
 
 def test_a_system_line_without_a_user_is_named() -> None:
     assert "name of a user" in reason("0 1 * * * /opt/etl/run.sh --all", system=True)
+    assert "expected a command" in reason("0 1 * * *\tetl", system=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Tests of what is said about a mistake in a file."""
