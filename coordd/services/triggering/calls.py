@@ -17,6 +17,7 @@ import trio
 
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.trigger import HTTP, Trigger
+from coordd.core.ready import Reply
 from coordd.core.triggers.arrivals import Arrival
 from coordd.core.triggers.bodies import BODY_BYTES_MAX
 from coordd.core.triggers.calls import Refusal, arrival_of, refusal
@@ -25,7 +26,8 @@ from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.listening import MakeTls, Serving
-from coordd.services.triggering.registering import may_start, register
+from coordd.services.triggering.registering import HELD_BY_BREAKER, breaker_lets, may_start, register
+from coordd.services.triggering.rooms import Rooms
 
 log = structlog.get_logger("triggers")
 
@@ -86,6 +88,7 @@ class Calls(Serving):
         self._driver = driver
         self._ledger = ledger
         self._read_secret = read_secret
+        self.rooms = Rooms(driver, ledger)  # shared with the triggers that are polled
         self._secrets: dict[str, tuple[float, str]] = {}
         self._readers: dict[str, _Reader] = {}  # by file
         self._open: dict[str, tuple[float, int]] = {}  # job -> (when it was counted, its open runs)
@@ -188,13 +191,13 @@ class Calls(Serving):
         if state := may_start(self._driver, job):
             return Refusal(503, f"the job is {state}")
         try:
-            if not await self._has_room(job, trigger, arrival):
-                return Refusal(429, f"{trigger.max_open} runs of the job are open already")
-            reply = await register(self._driver, job, trigger, arrival)
+            reply = await self._registered(job, trigger, arrival)
         except RefusedError as exc:
             return Refusal(422, str(exc))
         except CoorddError:
             return Refusal(503, "the ledger does not answer")
+        if isinstance(reply, Refusal):
+            return reply
         if reply.kind == "conflict":
             return Refusal(409, "the key was used before, with other values or another definition of the job")
         if reply.kind:
@@ -202,6 +205,24 @@ class Calls(Serving):
         self.taken[job.name, trigger.name] += 1
         said = {"id": reply.result["id"], "durable": reply.result["durable"]}
         return said | ({"duplicate": True} if reply.result.get("duplicate") else {})
+
+    async def _registered(self, job: Job, trigger: Trigger, arrival: Arrival) -> Reply | Refusal:
+        """Register it, if there is room. Raises RefusedError and UnavailableError."""
+        tries = breaker_lets(self._driver, job, self._driver.node.drains.holds) is not None
+        full = Refusal(429, f"{trigger.max_open} runs of the job are open already")
+        if not tries and (job.overlap == "allow" or len(job.triggers) == 1):
+            if not await self._has_room(job, trigger, arrival):
+                return full
+            return await register(self._driver, job, trigger, arrival)
+        async with self.rooms.turn(job.name):  # its other triggers must not take the same place
+            if tries and not await self.rooms.counted(job, trigger.max_open):
+                return Refusal(503, f"the job is {HELD_BY_BREAKER}")
+            self._open.pop(job.name, None)
+            if not await self._has_room(job, trigger, arrival):
+                return full
+            reply = await register(self._driver, job, trigger, arrival)
+            self.rooms.took(job.name)
+            return reply
 
     async def _secret(self, job: str, trigger: Trigger) -> str:
         """Callers without a token come here: they take no thread of the daemon's limit, and one for all of them.
