@@ -91,7 +91,22 @@ def read_triggers(
             triggers.append(one)
     if any(one.kind == HTTP for one in triggers) and not config.triggers.listen:
         report("trigger.route", DEAF, warning=True)
+    if lost := _rejected(len(triggers), job):
+        report("trigger", lost, warning=True)
     return tuple(triggers)
+
+
+def _rejected(triggers: int, job: Mapping[str, Any]) -> str:
+    """A sentence about arrivals that others of the job may push out; "" if none can be."""
+    overlap = job.get("overlap", "forbid")
+    beside = "a trigger beside the schedule" if "schedule" in job else f"{triggers} triggers"
+    if overlap not in ("forbid", "queue") or triggers + ("schedule" in job) < 2 or not triggers:
+        return ""
+    full = "while another run of the job is active" if overlap == "forbid" else "while queue_max runs wait"
+    return (
+        f'expected overlap = "allow" with max_open, or one trigger alone, found {beside} and overlap = "{overlap}":'
+        f" nodes do not count together, so an arrival that comes {full} may be rejected, and is then consumed"
+    )
 
 
 class _Reading:
