@@ -8,6 +8,7 @@ import pytest
 from plugins.written import written
 from support.samples import EVERY_KEY
 
+from coordd.config.hooks.events import CHECK_EVENTS
 from coordd.config.jobfile import JobSet, load_jobs
 from coordd.config.sections import Config, TriggersConfig
 from coordd.core.jobs.trigger import Trigger
@@ -218,6 +219,23 @@ def test_a_path_may_be_in_hdfs(tmp_path: Path) -> None:
     url = "webhdfs://nn1:9870,nn2:9870/data/out/*/_SUCCESS?user.name=etl"
     found = loaded(tmp_path, j=HEAD + COMMAND + FILE.replace("/in/*.csv", url))
     assert (found.problems, found.jobs["j"].triggers[0].path) == ({}, url)
+
+
+@pytest.mark.parametrize(
+    ("said", "events", "jobs"),
+    [
+        ('["check.unhealthy", "breaker.opened"]', ("check.unhealthy", "breaker.opened"), ()),
+        ('"check.unhealthy"\njobs = ["a"]', ("check.unhealthy",), ("a",)),
+        ('["run.success", "node.lost"]\njobs = ["a"]', ("run.success", "node.lost"), ("a",)),
+        ('["check.*", "check.unknown"]', CHECK_EVENTS, ()),
+    ],
+)
+def test_events_that_need_not_be_about_a_job_need_no_jobs(
+    tmp_path: Path, said: str, events: tuple[str, ...], jobs: tuple[str, ...]
+) -> None:
+    text = HEAD + COMMAND + f'[[trigger]]\nkind = "event"\non = {said}\n'
+    (one,) = loaded(tmp_path, j=text).jobs["j"].triggers
+    assert (one.on, one.jobs) == (events, jobs)
 
 
 TWO = FILE + FILE.replace('"file"', '"file"\nname = "more"').replace("/in", "/more")
