@@ -50,7 +50,7 @@ class Taker:
         # Keys of present arrivals: those whose runs the ledger has, and those that can start none, with the reason.
         self.recorded: set[str] = set()
         self.impossible: dict[str, str] = {}
-        self._shown: dict[str, str] = {}  # how people see the latter
+        self._refused_as: dict[str, Arrival] = {}  # the latter, as they were
         # Those whose runs are recorded, perhaps only on this node's disk, and those that can start none.
         self._consumed: set[str] = set()
         self._life = ""  # of the ledger that had these runs
@@ -66,7 +66,7 @@ class Taker:
         self._consumed.clear()
         self.recorded.clear()
         self.impossible.clear()
-        self._shown.clear()
+        self._refused_as.clear()
         self.waiting, self.refused = [], {}
 
     @property
@@ -86,11 +86,13 @@ class Taker:
         self._look_at_ledger()
         if gone is None:
             gone = self._consumed - present
+        changed = {one.key for one in arrivals if one.key in self._refused_as and one != self._refused_as[one.key]}
+        gone = gone | changed  # what could start nothing may be able to now
         self._consumed -= gone
         self.recorded -= gone
         for key in gone:
             self.impossible.pop(key, None)
-            self._shown.pop(key, None)
+            self._refused_as.pop(key, None)
         self._refused({**self._impossible(), **dict(refused[:SHOWN_MAX])})
         await self._look_up(unknown(arrivals, self.known, LOOKED_UP_MAX))
         if present <= self._consumed:
@@ -120,7 +122,7 @@ class Taker:
 
     def _impossible(self) -> dict[str, str]:
         """Those that can start no run, and are still there; of them those that people are shown."""
-        shown = set(self._shown.values()) if self.refused else ()
+        shown = {one.shown for one in self._refused_as.values()} if self.refused else ()
         return {what: why for what, why in self.refused.items() if what in shown}
 
     async def _look_up(self, arrivals: Sequence[Arrival]) -> None:
@@ -156,7 +158,7 @@ class Taker:
         except RefusedError as exc:
             self._refused({**self.refused, arrival.shown: str(exc)})
             self.impossible[arrival.key] = str(exc)
-            self._shown[arrival.key] = arrival.shown
+            self._refused_as[arrival.key] = arrival
             self._consumed.add(arrival.key)
             return
         self._rooms.took(self.job)

@@ -283,6 +283,19 @@ def test_an_arrival_that_can_start_nothing_is_shown_and_does_not_stand_in_the_wa
     assert machine.taker.refused == {}
 
 
+def test_what_could_start_nothing_is_looked_at_again_when_its_values_differ() -> None:
+    machine = Machine(msgspec.structs.replace(DROP, args={"file": "{trigger.body.path}"}))
+
+    def take(**values: str) -> None:
+        trio.run(machine.taker.take, [Arrival("7", {"key": "7", **values})])
+
+    take()
+    take()
+    assert (machine.taken, list(machine.taker.refused), machine.taker.counts["refused"]) == (set(), ["7"], 1)
+    take(**{"body.path": "/in/a"})
+    assert (machine.taken, machine.taker.refused, machine.taker.impossible) == (runs("7"), {}, {})
+
+
 def test_one_look_takes_a_bounded_number_and_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TAKEN_MAX", 2)
     machine = Machine()
