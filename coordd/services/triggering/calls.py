@@ -5,6 +5,7 @@ Connections, heads, bodies and each wait are bounded. What a caller has no right
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter
@@ -26,6 +27,7 @@ from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.listening import MakeTls, Serving
+from coordd.services.pace import turn
 from coordd.services.triggering.registering import HELD_BY_BREAKER, breaker_lets, may_start, register
 from coordd.services.triggering.rooms import Rooms
 
@@ -53,6 +55,9 @@ COUNTED_S = 0.2
 
 # How long (seconds) a call waits for its secret. After that the file system hangs.
 READ_S = 5.0
+
+# How often (seconds) secrets are read again that could not be read.
+READ_AGAIN_S = 10.0
 
 # When a caller should try again (seconds).
 AGAIN_S = 5
@@ -95,7 +100,7 @@ class Calls(Serving):
         self._routes: tuple[str, dict[str, Route]] = ("", {})
         self.taken: Counter[tuple[str, str]] = Counter()  # by job and trigger
         self.refused: Counter[tuple[str, str]] = Counter()
-        self.problems: dict[tuple[str, str], str] = {}
+        self._unread: dict[str, str] = {}  # files of secrets that could not be read, and why
 
     # ---- connections
 
@@ -159,6 +164,26 @@ class Calls(Serving):
             }
             self._routes = (node.jobs_digest, found)
         return self._routes[1]
+
+    @property
+    def problems(self) -> dict[tuple[str, str], str]:
+        """Of the routes that there are: why a secret cannot be read, by job and trigger."""
+        routes = self.routes().values() if self._unread else ()
+        return {
+            (job.name, one.name): self._unread[one.secret_file]
+            for job, one in routes
+            if one.secret_file in self._unread
+        }
+
+    async def read_again(self) -> None:
+        """For ever, what could not be read: a secret that is mended must not need a caller to be well again."""
+        while True:
+            await turn(READ_AGAIN_S)
+            files = {route.trigger.secret_file: route for route in self.routes().values()}
+            self._unread = {path: why for path, why in self._unread.items() if path in files}
+            for path in list(self._unread):
+                with contextlib.suppress(CoorddError):
+                    await self._secret(files[path].job.name, files[path].trigger)
 
     async def _answer(self, route: Route, headers: dict[str, str], body: bytes, peer: str) -> Refusal | dict[str, Any]:
         said = await self._judged(route, headers, body)
@@ -243,14 +268,14 @@ class Calls(Serving):
                         self._read_secret, path, limiter=reader.thread, abandon_on_cancel=True
                     )
                     self._secrets[path] = (boottime(), secret)
-                    self.problems.pop((job, trigger.name), None)
+                    self._unread.pop(path, None)
                     return secret
                 except CoorddError as exc:
                     problem = str(exc)
                     self._secrets.pop(path, None)
-        if self.problems.get((job, trigger.name)) != problem:
+        if self._unread.get(path) != problem:
             log.error("trigger.no_secret", job=job, trigger=trigger.name, reason=problem)
-        self.problems[job, trigger.name] = problem
+        self._unread[path] = problem
         if path in self._secrets:
             return self._secrets[path][1]
         raise UnavailableError(problem)

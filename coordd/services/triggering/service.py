@@ -219,6 +219,7 @@ class Triggering:
             nursery.start_soon(self._queues.run)
             if self.calls is not None:
                 nursery.start_soon(self.calls.run)
+                nursery.start_soon(self.calls.read_again)
             while True:
                 if self._digest != self._driver.node.jobs_digest:
                     self._digest = self._driver.node.jobs_digest

@@ -360,6 +360,38 @@ def test_a_secret_that_is_gone_is_not_kept(machine: Machine, monkeypatch: pytest
     assert served(machine, call) == [202, 503]
 
 
+def test_a_secret_that_is_mended_or_a_route_that_is_gone_is_no_problem_any_more(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_AGAIN_S", 0.01)
+    this: Any = machine
+    made = Calls(("127.0.0.1", 1), this, this, machine.read_secret)
+    machine.told = None
+
+    async def unread() -> bool:
+        with contextlib.suppress(UnavailableError):
+            await made._secret("j", ORDERS)
+        return ("j", "orders") in made.problems
+
+    async def watched() -> list[bool]:
+        found = [await unread()]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.read_again)
+            machine.told = "s3cret"
+            with trio.move_on_after(LIMIT_S):
+                while made.problems:
+                    await trio.sleep(0.01)
+            found.append(not made.problems)
+            nursery.cancel_scope.cancel()
+        monkeypatch.setattr(module, "SECRET_S", -1.0)
+        machine.told = None
+        found.append(await unread())
+        machine.node.jobs, machine.node.jobs_digest = {}, "e"
+        return [*found, not made.problems]
+
+    assert trio.run(watched) == [True] * 4
+
+
 def test_a_bug_is_logged_once_then_twice_and_not_with_each_call(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
