@@ -16,7 +16,7 @@ from coordd.ports import Listing
 # Entries of directories that one look reads, in all.
 ENTRIES_MAX = 200_000
 
-# What is not there any more, or was never a directory; any other error hides what may be there.
+# Errors of names that are gone, or were never directories; any other error hides what may be there.
 VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 # Files that are named with the reason why they are left out.
