@@ -48,6 +48,10 @@ def _user() -> str:
         return str(os.getuid())
 
 
+class DeniedError(UnavailableError):
+    """The namenode says that the user may not: no other one knows better."""
+
+
 class WebHdfsStore:
     """ports.RemoteStore."""
 
@@ -147,7 +151,7 @@ class _Host:
         return self
 
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> bool:
-        return isinstance(exc, UnavailableError) and not self._last
+        return isinstance(exc, UnavailableError) and not isinstance(exc, DeniedError) and not self._last
 
     def asks(self, method: str, *, path: str, limit: int = ANSWER_BYTES_MAX, **query: str) -> dict[str, Any]:
         """One question to the namenode. Raises RefusedError or UnavailableError."""
@@ -245,4 +249,6 @@ def _error(host: str, answer: _Answer) -> CoorddError:
     except UNREADABLE:
         kind, text = "", answer.body[:COMPLAINT_LENGTH].decode(errors="replace").partition("\n")[0]
     told = f"{host} answered {answer.status} {kind}: {text[:COMPLAINT_LENGTH]}".rstrip(": ")
+    if kind == "AccessControlException":
+        return DeniedError(told)
     return RefusedError(told, kind="no_copy") if kind == "FileNotFoundException" else UnavailableError(told)

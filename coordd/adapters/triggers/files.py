@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from coordd.ports import Listing
 
 # Entries of directories that one look reads, in all.
 ENTRIES_MAX = 200_000
+
+# Errors of names that are gone, or were never directories; any other error hides what may be there.
+VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 # Files that are named with the reason why they are left out.
 REFUSED_MAX = 100
@@ -29,7 +33,7 @@ def base_of(pattern: str) -> str:
 def look(pattern: str) -> Listing:
     """One look. Blocks as long as the file system does.
 
-    Raises UnavailableError if the directory is not there or cannot be read.
+    Raises UnavailableError if the directory is not there or cannot be read, or none of those below it can be.
     """
     base = base_of(pattern)
     names = pattern.removeprefix(base + "/").split("/")
@@ -40,6 +44,8 @@ def look(pattern: str) -> Listing:
             walk.take(path)
     except OSError as exc:
         raise UnavailableError(f"{exc.filename or base} cannot be read: {exc.strerror or exc}") from exc
+    if walk.unread and not walk.read:
+        raise UnavailableError(walk.unread)
     return Listing(walk.found, walk.refused, walk.more)
 
 
@@ -52,15 +58,19 @@ class _Walk:
         self.found: list[Found] = []
         self.refused: list[tuple[str, str]] = []
         self.more = False
+        self.read = False  # a directory that may have files, or a file
+        self.unread = ""  # the first that could not be read, and why
 
     def below(self, directory: str, names: list[str], *, first: bool = False) -> Iterator[str]:
         """The paths that match. Only the first directory must be there: others may vanish during the look."""
         try:
             matches = self._matching(directory, names[0])
-        except OSError:
+        except OSError as exc:
             if first:
                 raise
+            self._failed(directory, exc)
             return
+        self.read = self.read or (len(names) == 1 and is_wild(names[0]))
         for name in matches:
             path = f"{directory}/{name}"
             if len(names) == 1:
@@ -98,8 +108,10 @@ class _Walk:
                 if not self._is_within(path):
                     return
                 found = os.stat(path)
-        except OSError:
-            return  # it has vanished, or it is a link to nothing
+        except OSError as exc:
+            self._failed(path, exc)  # unless it has vanished, or is a link to nothing
+            return
+        self.read = True
         if not stat.S_ISREG(found.st_mode):
             return
         bad = control_character(path)
@@ -107,6 +119,15 @@ class _Walk:
             self._refuse(path, f"its name has the character {bad!r}")
             return
         self.found.append(Found(path, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+    def _failed(self, path: str, exc: OSError) -> None:
+        """It cannot be read."""
+        if exc.errno in VANISHED:
+            self.read = True
+            return
+        why = f"it cannot be read: {exc.strerror or exc}"
+        self.unread = self.unread or f"{path}: {why}"
+        self._refuse(path, why)
 
     def _refuse(self, path: str, why: str) -> None:
         if len(self.refused) < REFUSED_MAX:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from coordd.adapters.remote.content import Deadline
-from coordd.adapters.remote.webhdfs import UNREADABLE, WebHdfsStore
+from coordd.adapters.remote.webhdfs import UNREADABLE, DeniedError, WebHdfsStore
 from coordd.adapters.triggers.files import ENTRIES_MAX, REFUSED_MAX, base_of, is_wild, look as look_here
 from coordd.core.jobs.arguments import control_character
 from coordd.core.triggers.files import Found
@@ -36,6 +36,8 @@ def look_there(url: str) -> Listing:
         walk.below(base, f"/{path}".removeprefix(base + "/").split("/"), first=True)
     except RefusedError as exc:
         raise UnavailableError(str(exc)) from exc
+    if walk.denied is not None and not walk.read:
+        raise walk.denied
     return Listing(walk.found, walk.refused, walk.more)
 
 
@@ -48,6 +50,8 @@ class _Walk:
         self.found: list[Found] = []
         self.refused: list[tuple[str, str]] = []
         self.more = False
+        self.read = False  # a directory that may have files, or a file
+        self.denied: DeniedError | None = None  # the first one
 
     def below(self, directory: str, names: list[str], *, first: bool = False) -> None:
         """Find what matches. Only the first directory must be there: others may vanish during the look."""
@@ -57,9 +61,15 @@ class _Walk:
                     self._take(path, status)
                 elif status is None or status.get("type") == "DIRECTORY":
                     self.below(path, names[1:])
+                self.read = self.read or len(names) == 1
         except RefusedError:
             if first:
                 raise
+            self.read = True
+        except DeniedError as exc:
+            if first:
+                raise
+            self._denied(directory, exc)
 
     def _matching(self, directory: str, name: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
         """Paths with their status; None: it was not asked for."""
@@ -89,7 +99,12 @@ class _Walk:
             try:
                 status = self._store.status(path, self._deadline)
             except RefusedError:
+                self.read = True
                 return  # it is not there
+            except DeniedError as exc:
+                self._denied(path, exc)
+                return
+            self.read = True
         if status.get("type") == "SYMLINK":
             self._refuse(path, "a link")
         elif status.get("type") == "FILE":
@@ -102,6 +117,11 @@ class _Walk:
             except UNREADABLE as exc:
                 raise UnavailableError(f"the namenode does not tell size and time of {path} as one does") from exc
             self.found.append(Found(path, size, changed_ns, changed_ns))
+
+    def _denied(self, path: str, exc: DeniedError) -> None:
+        """The others are looked at all the same."""
+        self.denied = self.denied or exc
+        self._refuse(path, str(exc))
 
     def _refuse(self, path: str, why: str) -> None:
         if len(self.refused) < REFUSED_MAX:

@@ -80,13 +80,11 @@ def _fetched(cursor: Any) -> Iterator[Row]:
 
 
 def line(row: Row) -> str:
-    """A row as JSON: the key is its first column."""
+    """A row as JSON: the key is its first column, null if that is NULL."""
     key, columns = row
     values = {name: value if isinstance(value, bool | int | float) else str(value) for name, value in columns.items()
               if value is not None}  # fmt: skip
-    if key is None:
-        raise BadQueryError("expected an id in the first column, found NULL")
-    return json.dumps({"key": str(key), "fields": values})
+    return json.dumps({"key": None if key is None else str(key), "fields": values})
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, Protocol
 
 from coordd.config import addresses, values
-from coordd.config.hooks.events import EVENTS
+from coordd.config.hooks.events import ALL_OF, CHECK_EVENTS, EVENTS
 from coordd.config.sections import Config
 from coordd.config.values import found
 from coordd.core.jobs.arguments import nearest
@@ -49,8 +49,9 @@ OPEN_MAX = 20_000
 # Unless the job file says otherwise, for jobs whose runs do not exclude each other.
 OPEN_USUAL = 100
 
-# Events that are not about a run: nobody is asked for a job.
+# Events that are never about a job, and those that may be: nobody is asked for a job.
 _OF_NODES = ("node.lost", "cluster.ready")
+_OF_ANY = (*_OF_NODES, "breaker.opened", *CHECK_EVENTS)
 
 # Job files are shown to people.
 WITHOUT = "expected a URL without a password: write it to a file, and name that as password_file"
@@ -91,7 +92,22 @@ def read_triggers(
             triggers.append(one)
     if any(one.kind == HTTP for one in triggers) and not config.triggers.listen:
         report("trigger.route", DEAF, warning=True)
+    if lost := _rejected(len(triggers), job):
+        report("trigger", lost, warning=True)
     return tuple(triggers)
+
+
+def _rejected(triggers: int, job: Mapping[str, Any]) -> str:
+    """A sentence about arrivals that others of the job may push out; "" if none can be."""
+    overlap = job.get("overlap", "forbid")
+    beside = "a trigger beside the schedule" if "schedule" in job else f"{triggers} triggers"
+    if overlap not in ("forbid", "queue") or triggers + ("schedule" in job) < 2 or not triggers:
+        return ""
+    full = "while another run of the job is active" if overlap == "forbid" else "while queue_max runs wait"
+    return (
+        f'expected overlap = "allow" with max_open, or one trigger alone, found {beside} and overlap = "{overlap}":'
+        f" nodes do not count together, so an arrival that comes {full} may be rejected, and is then consumed"
+    )
 
 
 class _Reading:
@@ -156,10 +172,10 @@ class _Reading:
                 self.wrong("args", f"{param:.60}: {problem}")
 
     def _events(self, said: Mapping[str, Any], job: str) -> None:
-        about_runs = [event for event in said.get("on", ()) if event not in _OF_NODES]
+        about_runs = [event for event in said.get("on", ()) if event not in _OF_ANY]
         if about_runs and not said.get("jobs"):
             self.wrong("jobs", f'"{about_runs[0]}" is about runs of jobs: expected jobs = ["NAME"], found nothing')
-        if said.get("jobs") and not about_runs and said.get("on"):
+        if said.get("jobs") and said.get("on") and all(event in _OF_NODES for event in said["on"]):
             self.wrong("jobs", f'"{said["on"][0]}" is about no job: leave jobs out')
         if job in said.get("jobs", ()):
             self.wrong("jobs", "a job cannot be started by its own runs: it would go on for ever")
@@ -319,9 +335,9 @@ def _on(value: object) -> tuple[str, ...]:
     if not events:
         raise ValueError(f"expected the name of an event, found nothing; known: {', '.join(EVENTS)}")
     for event in events:
-        if event not in EVENTS:
-            raise ValueError(f"expected events, found {found(event)}; {nearest(event, EVENTS)}")
-    return events
+        if event not in EVENTS and event not in ALL_OF:
+            raise ValueError(f"expected events, found {found(event)}; {nearest(event, (*EVENTS, *ALL_OF))}")
+    return tuple(dict.fromkeys([one for event in events for one in ALL_OF.get(event, (event,))]))
 
 
 def _jobs(value: object) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ from coordd.core.triggers.arrivals import Arrival, args_of
 from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.services.hooks.happenings import Happening, short
 
+# Events that need not be about a job; then a trigger's `jobs` do not choose among them.
+OF_NO_JOB = ("node.", "cluster.", "check.", "breaker.")
+
 
 class Listener(Protocol):
     """A hook, or a trigger of the kind `event`."""
@@ -57,7 +60,9 @@ class EventTrigger(NamedTuple):
         return event in self.trigger.on
 
     def takes(self, event: str, job: object, *, ended: bool) -> bool:
-        return self.wants(event) and (not self.trigger.jobs or job in self.trigger.jobs)
+        if not self.wants(event) or job == self.job_name:  # its own breaker stops it, and its own runs go on for ever
+            return False
+        return not self.trigger.jobs or job in self.trigger.jobs or (not job and event.startswith(OF_NO_JOB))
 
     def runs(self, happening: Happening) -> list[str]:
         """The run of the event, and others by which another node may have told it."""

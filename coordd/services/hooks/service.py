@@ -41,6 +41,7 @@ from coordd.services.hooks.since import Since
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.pace import turn
 from coordd.services.readiness import Readiness
+from coordd.services.triggering.registering import breaker_lets, may_start
 from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("hooks")
@@ -319,12 +320,25 @@ class Hooks:
     def _is_news(self, hook: Listener, happening: Happening, wall: float) -> bool:
         """True if the hook wants it, was there at that time, and its run is not known here."""
         takes = hook.takes(happening.event, happening.fields.get("job"), ended=happening.row is not None)
-        if not takes or wall < self._since.of(hook):
+        if not takes or wall < self._since.of(hook) or not self._may(hook):
             return False
         pursuits = self._driver.node.pursuits
         return not any(
             run in self._told or run in pursuits.pursuits or run in pursuits.epitaphs for run in _runs(hook, happening)
         )
+
+    def _may(self, hook: Listener) -> bool:
+        """False while a run of the trigger's job would be held or rejected: ends of runs wait in the ledger."""
+        if not isinstance(hook, EventTrigger):
+            return True
+        driver = self._driver
+        job = driver.node.jobs.get(hook.job_name, hook.job)
+        if may_start(driver, job):
+            return False
+        if breaker_lets(driver, job, driver.node.drains.holds) is None:
+            return True
+        pursuits, mine = driver.node.pursuits, (f"{job.name}#", f"{job.name}@")  # one run tries
+        return not any(run.startswith(mine) for run in pursuits.pursuits.keys() | pursuits.running.keys())
 
     async def _tell(self) -> None:
         now = boottime()

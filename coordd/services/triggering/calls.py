@@ -5,6 +5,7 @@ Connections, heads, bodies and each wait are bounded. What a caller has no right
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter
@@ -17,6 +18,7 @@ import trio
 
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.trigger import HTTP, Trigger
+from coordd.core.ready import Reply
 from coordd.core.triggers.arrivals import Arrival
 from coordd.core.triggers.bodies import BODY_BYTES_MAX
 from coordd.core.triggers.calls import Refusal, arrival_of, refusal
@@ -25,7 +27,9 @@ from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.listening import MakeTls, Serving
-from coordd.services.triggering.registering import may_start, register
+from coordd.services.pace import turn
+from coordd.services.triggering.registering import HELD_BY_BREAKER, breaker_lets, may_start, register
+from coordd.services.triggering.rooms import Rooms
 
 log = structlog.get_logger("triggers")
 
@@ -51,6 +55,9 @@ COUNTED_S = 0.2
 
 # How long (seconds) a call waits for its secret. After that the file system hangs.
 READ_S = 5.0
+
+# How often (seconds) secrets are read again that could not be read.
+READ_AGAIN_S = 10.0
 
 # When a caller should try again (seconds).
 AGAIN_S = 5
@@ -86,13 +93,14 @@ class Calls(Serving):
         self._driver = driver
         self._ledger = ledger
         self._read_secret = read_secret
+        self.rooms = Rooms(driver, ledger)  # shared with the triggers that are polled
         self._secrets: dict[str, tuple[float, str]] = {}
         self._readers: dict[str, _Reader] = {}  # by file
         self._open: dict[str, tuple[float, int]] = {}  # job -> (when it was counted, its open runs)
         self._routes: tuple[str, dict[str, Route]] = ("", {})
         self.taken: Counter[tuple[str, str]] = Counter()  # by job and trigger
         self.refused: Counter[tuple[str, str]] = Counter()
-        self.problems: dict[tuple[str, str], str] = {}
+        self._unread: dict[str, str] = {}  # files of secrets that could not be read, and why
 
     # ---- connections
 
@@ -157,6 +165,26 @@ class Calls(Serving):
             self._routes = (node.jobs_digest, found)
         return self._routes[1]
 
+    @property
+    def problems(self) -> dict[tuple[str, str], str]:
+        """Of the routes that there are: why a secret cannot be read, by job and trigger."""
+        routes = self.routes().values() if self._unread else ()
+        return {
+            (job.name, one.name): self._unread[one.secret_file]
+            for job, one in routes
+            if one.secret_file in self._unread
+        }
+
+    async def read_again(self) -> None:
+        """For ever, what could not be read: a secret that is mended must not need a caller to be well again."""
+        while True:
+            await turn(READ_AGAIN_S)
+            files = {route.trigger.secret_file: route for route in self.routes().values()}
+            self._unread = {path: why for path, why in self._unread.items() if path in files}
+            for path in list(self._unread):
+                with contextlib.suppress(CoorddError):
+                    await self._secret(files[path].job.name, files[path].trigger)
+
     async def _answer(self, route: Route, headers: dict[str, str], body: bytes, peer: str) -> Refusal | dict[str, Any]:
         said = await self._judged(route, headers, body)
         if isinstance(said, Refusal):
@@ -188,13 +216,13 @@ class Calls(Serving):
         if state := may_start(self._driver, job):
             return Refusal(503, f"the job is {state}")
         try:
-            if not await self._has_room(job, trigger, arrival):
-                return Refusal(429, f"{trigger.max_open} runs of the job are open already")
-            reply = await register(self._driver, job, trigger, arrival)
+            reply = await self._registered(job, trigger, arrival)
         except RefusedError as exc:
             return Refusal(422, str(exc))
         except CoorddError:
             return Refusal(503, "the ledger does not answer")
+        if isinstance(reply, Refusal):
+            return reply
         if reply.kind == "conflict":
             return Refusal(409, "the key was used before, with other values or another definition of the job")
         if reply.kind:
@@ -202,6 +230,24 @@ class Calls(Serving):
         self.taken[job.name, trigger.name] += 1
         said = {"id": reply.result["id"], "durable": reply.result["durable"]}
         return said | ({"duplicate": True} if reply.result.get("duplicate") else {})
+
+    async def _registered(self, job: Job, trigger: Trigger, arrival: Arrival) -> Reply | Refusal:
+        """Register it, if there is room. Raises RefusedError and UnavailableError."""
+        tries = breaker_lets(self._driver, job, self._driver.node.drains.holds) is not None
+        full = Refusal(429, f"{trigger.max_open} runs of the job are open already")
+        if not tries and (job.overlap == "allow" or len(job.triggers) == 1):
+            if not await self._has_room(job, trigger, arrival):
+                return full
+            return await register(self._driver, job, trigger, arrival)
+        async with self.rooms.turn(job.name):  # its other triggers must not take the same place
+            if tries and not await self.rooms.counted(job, trigger.max_open):
+                return Refusal(503, f"the job is {HELD_BY_BREAKER}")
+            self._open.pop(job.name, None)
+            if not await self._has_room(job, trigger, arrival):
+                return full
+            reply = await register(self._driver, job, trigger, arrival)
+            self.rooms.took(job.name)
+            return reply
 
     async def _secret(self, job: str, trigger: Trigger) -> str:
         """Callers without a token come here: they take no thread of the daemon's limit, and one for all of them.
@@ -222,14 +268,14 @@ class Calls(Serving):
                         self._read_secret, path, limiter=reader.thread, abandon_on_cancel=True
                     )
                     self._secrets[path] = (boottime(), secret)
-                    self.problems.pop((job, trigger.name), None)
+                    self._unread.pop(path, None)
                     return secret
                 except CoorddError as exc:
                     problem = str(exc)
                     self._secrets.pop(path, None)
-        if self.problems.get((job, trigger.name)) != problem:
+        if self._unread.get(path) != problem:
             log.error("trigger.no_secret", job=job, trigger=trigger.name, reason=problem)
-        self.problems[job, trigger.name] = problem
+        self._unread[path] = problem
         if path in self._secrets:
             return self._secrets[path][1]
         raise UnavailableError(problem)

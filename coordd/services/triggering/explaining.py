@@ -9,7 +9,7 @@ from coordd.core.jobs.trigger import FILE, Trigger
 from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.core.visible import visible
 from coordd.services.ledger import boottime
-from coordd.services.triggering.registering import may_start
+from coordd.services.triggering.registering import breaker_lets, may_start
 from coordd.services.triggering.service import Watched
 
 # Triggers that `why` of a job speaks of.
@@ -67,6 +67,8 @@ def _wait(watched: Watched) -> str:
     state = may_start(watched.driver, job)
     if state:
         return f"the job is {state}"
+    if breaker_lets(watched.driver, job, watched.driver.node.drains.holds) is not None:
+        return "one run at a time tries whether the job works again (coordctl breaker list)"
     return f"the job has max_open ({watched.trigger.max_open}) open runs, or the ledger does not record new ones"
 
 

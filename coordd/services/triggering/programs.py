@@ -31,6 +31,14 @@ ID_BYTES_MAX = 1024
 ERROR_BYTES_MAX = 300
 
 
+class _TooMuchError(UnavailableError):
+    """A program printed too much. ``output``: the first part."""
+
+    def __init__(self, name: str, output: bytes) -> None:
+        super().__init__(f"{name} printed more than {OUTPUT_BYTES_MAX} bytes: nothing was taken")
+        self.output = output
+
+
 class CommandSource(Source):
     """A command that prints one id a line; each id is one arrival."""
 
@@ -56,8 +64,16 @@ class SqlSource(Source):
     async def look(self, _room: Room | None = None) -> Look:
         with trio.move_on_after(self._trigger.timeout_s):
             argv, asked = await trio.to_thread.run_sync(self._program, self._trigger, IDS_MAX, abandon_on_cancel=True)
-            output = await printed("the query", argv, self._trigger.timeout_s, asked)
-            return found_of(map(_row, output.splitlines()), "it has")
+            try:
+                output, problem = await printed("the query", argv, self._trigger.timeout_s, asked), ""
+            except _TooMuchError as exc:  # nothing would ever get by it
+                output = exc.output[: exc.output.rfind(b"\n") + 1]
+                problem = f"its rows have more than {OUTPUT_BYTES_MAX} bytes: the others wait"
+            rows = [json.loads(line) for line in output.splitlines()]
+            found = found_of((_arrival(row) for row in rows if row["key"] is not None), "it has")
+            if any(row["key"] is None for row in rows):
+                found.refused.append(("NULL", "expected an id in the first column of each row, found NULL"))
+            return found._replace(problem=found.problem or problem)
         raise UnavailableError(f"the database did not answer within {self._trigger.timeout_s:g} s")
 
 
@@ -83,10 +99,6 @@ class PluggedSource(Source):
             except (ValueError, LookupError, TypeError, AttributeError) as exc:
                 raise UnavailableError(f"the plug-in {kind} answered what nobody can read: {exc!r:.100}") from exc
         raise UnavailableError(f"the plug-in {kind} did not end within {self._trigger.timeout_s:g} s")
-
-
-def _row(line: bytes) -> Arrival:
-    return _arrival(json.loads(line))
 
 
 def _arrival(said: dict[str, Any]) -> Arrival:
@@ -149,14 +161,14 @@ async def printed(
             output: list[bytes] = []
             await _read_into(process.stdout, OUTPUT_BYTES_MAX + 1, output)
             if sum(map(len, output)) > OUTPUT_BYTES_MAX:
-                raise UnavailableError(f"{name} printed more than {OUTPUT_BYTES_MAX} bytes: nothing was taken")
+                raise _TooMuchError(name, b"".join(output)[:OUTPUT_BYTES_MAX])
             await process.wait()
     except* UnavailableError as group:
         raise group.exceptions[0] from None
     finally:
         await killed(process)
     if process.returncode:
-        why = visible(b"".join(said).decode(errors="replace").strip())
+        why = visible(redact_text(b"".join(said).decode(errors="replace").strip()))
         raise UnavailableError(f"{name} ended with {process.returncode}: {why or 'it said nothing'}")
     return b"".join(output)
 

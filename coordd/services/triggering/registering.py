@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
 
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.trigger import Trigger
+from coordd.core.ledger.breaker.text import CLOSED, OPEN
+from coordd.core.ledger.rows import Hold, LedgerTime
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Reply
 from coordd.core.triggers.arrivals import Arrival, args_of
 from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.core.visible import visible
+from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
 
 log = structlog.get_logger("triggers")
+
+# The word for a job whose breaker stops its runs.
+HELD_BY_BREAKER = "held by its breaker"
+
+# A run is judged by the ledger's clock, which this node knows about; so it waits for a breaker this much longer
+# (seconds).
+MARGIN_S = 1.0
 
 
 async def register(driver: Driver, job: Job, trigger: Trigger, arrival: Arrival) -> Reply:
@@ -58,4 +70,23 @@ def may_start(driver: Driver, job: Job) -> str:
     drains = driver.node.drains
     if not job.enabled:
         return "held"
-    return "suspended" if drains.pause is not None or job.name in drains.suspended else ""
+    if drains.pause is not None or job.name in drains.suspended:
+        return "suspended"
+    return HELD_BY_BREAKER if breaker_lets(driver, job, drains.holds) == 0 else ""
+
+
+def breaker_lets(driver: Driver, job: Job, holds: Mapping[str, Hold]) -> int | None:
+    """How many open runs its breaker lets the job have: none, the one that tries, or any number (None).
+
+    A run that is registered while it is open would be rejected, and its arrival would be consumed.
+    """
+    if job.breaker is None:
+        return None
+    now = driver.now()
+    wall = now.wall - driver.node.skew_s(now)
+    one = of_jobs({job.name: job}, holds)[job.name]
+    if one.isolated is not None and not one.isolated.has_ended(LedgerTime(wall, 0.0)):
+        return 0
+    if not one.enforces or one.kept.state == CLOSED:
+        return None
+    return 0 if one.kept.state == OPEN and wall < one.kept.retry_at + MARGIN_S else 1

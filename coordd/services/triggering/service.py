@@ -21,6 +21,7 @@ from coordd.services.triggering.calls import Calls
 from coordd.services.triggering.polling import Polling
 from coordd.services.triggering.programs import CommandSource, PluggedSource, SqlSource
 from coordd.services.triggering.queues import QueueSource
+from coordd.services.triggering.rooms import Rooms
 from coordd.services.triggering.sources import FileSource, Look, Source
 from coordd.services.triggering.taking import SHOWN_MAX, Taker
 
@@ -54,13 +55,20 @@ class Watched:
     """One trigger that is polled, as this node sees it."""
 
     def __init__(
-        self, job: str, trigger: Trigger, driver: Driver, ledger: LedgerService, polling: Polling, source: Source
+        self,
+        job: str,
+        trigger: Trigger,
+        driver: Driver,
+        ledger: LedgerService,
+        polling: Polling,
+        source: Source,
+        rooms: Rooms | None = None,
     ) -> None:
         self.job = job
         self.trigger = trigger
         self.source = source
         self.subject = subject(job, trigger.name)
-        self.taker = Taker(job, trigger, driver, ledger)
+        self.taker = Taker(job, trigger, driver, ledger, rooms)
         self.scope = trio.CancelScope()
         self.looked_at = 0.0  # Unix seconds; 0.0: not yet
         self.problem = ""
@@ -200,6 +208,7 @@ class Triggering:
         self._keep_s = keep_s
         self._queues = queues
         self.calls = calls
+        self._rooms = calls.rooms if calls is not None else Rooms(driver, ledger)
         self._digest = ""
         self.polling = Polling(driver)
         self.watched: dict[str, Watched] = {}  # by subject
@@ -210,6 +219,7 @@ class Triggering:
             nursery.start_soon(self._queues.run)
             if self.calls is not None:
                 nursery.start_soon(self.calls.run)
+                nursery.start_soon(self.calls.read_again)
             while True:
                 if self._digest != self._driver.node.jobs_digest:
                     self._digest = self._driver.node.jobs_digest
@@ -226,8 +236,9 @@ class Triggering:
                 self.polling.forget(of)
         for of, (job, trigger) in wanted.items():
             if of not in self.watched:
+                source = self._source(job, trigger)
                 watched = self.watched[of] = Watched(
-                    job.name, trigger, self._driver, self._ledger, self.polling, self._source(job, trigger)
+                    job.name, trigger, self._driver, self._ledger, self.polling, source, self._rooms
                 )
                 nursery.start_soon(watched.run)
 

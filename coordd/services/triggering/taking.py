@@ -11,7 +11,6 @@ import trio
 
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.trigger import Trigger
-from coordd.core.ledger.words import STATES, TERMINAL
 from coordd.core.triggers.arrivals import Arrival, choose, run_of, unknown
 from coordd.core.triggers.duplicates import run_of_arrival
 from coordd.core.visible import visible
@@ -19,7 +18,8 @@ from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
-from coordd.services.triggering.registering import may_start, register
+from coordd.services.triggering.registering import register
+from coordd.services.triggering.rooms import Rooms
 from coordd.services.triggering.sources import Known
 
 log = structlog.get_logger("triggers")
@@ -32,19 +32,17 @@ QUESTION_MAX = 250
 TAKEN_MAX = 1000
 AT_A_TIME = 200
 
-# How long (seconds) the number of open runs counts, less those that were taken since.
-COUNTED_S = 1.0
-
 # What people are shown of each: arrivals that wait, those that were refused, and the last ones that were taken.
 SHOWN_MAX = 20
-
-OPEN_STATES = tuple([state for state in STATES if state not in TERMINAL])
 
 
 class Taker:
     """The arrivals of one trigger, as this node knows them."""
 
-    def __init__(self, job: str, trigger: Trigger, driver: Driver, ledger: LedgerService) -> None:
+    def __init__(
+        self, job: str, trigger: Trigger, driver: Driver, ledger: LedgerService, rooms: Rooms | None = None
+    ) -> None:
+        """``rooms``: shared with the other triggers of this node."""
         self.job = job
         self.trigger = trigger
         self._driver = driver
@@ -52,12 +50,11 @@ class Taker:
         # Keys of present arrivals: those whose runs the ledger has, and those that can start none, with the reason.
         self.recorded: set[str] = set()
         self.impossible: dict[str, str] = {}
-        self._shown: dict[str, str] = {}  # how people see the latter
+        self._refused_as: dict[str, Arrival] = {}  # the latter, as they were
         # Those whose runs are recorded, perhaps only on this node's disk, and those that can start none.
         self._consumed: set[str] = set()
         self._life = ""  # of the ledger that had these runs
-        self._room = 0
-        self._counted_at = 0.0
+        self._rooms = rooms or Rooms(driver, ledger)
         self.waiting: list[Arrival] = []
         self.refused: dict[str, str] = {}  # of the last look: arrival -> why it can start no run
         self.recent: deque[dict[str, Any]] = deque(maxlen=SHOWN_MAX)
@@ -65,11 +62,11 @@ class Taker:
 
     def forget(self) -> None:
         """Another node looks now: what is known here may be old."""
-        self._room = 0
+        self._rooms.forget(self.job)
         self._consumed.clear()
         self.recorded.clear()
         self.impossible.clear()
-        self._shown.clear()
+        self._refused_as.clear()
         self.waiting, self.refused = [], {}
 
     @property
@@ -89,26 +86,29 @@ class Taker:
         self._look_at_ledger()
         if gone is None:
             gone = self._consumed - present
+        changed = {one.key for one in arrivals if one.key in self._refused_as and one != self._refused_as[one.key]}
+        gone = gone | changed  # what could start nothing may be able to now
         self._consumed -= gone
         self.recorded -= gone
         for key in gone:
             self.impossible.pop(key, None)
-            self._shown.pop(key, None)
+            self._refused_as.pop(key, None)
         self._refused({**self._impossible(), **dict(refused[:SHOWN_MAX])})
         await self._look_up(unknown(arrivals, self.known, LOOKED_UP_MAX))
         if present <= self._consumed:
             self.waiting = []
             return False
-        room, job = await self.room(), self._driver.node.jobs.get(self.job)
+        job = self._driver.node.jobs.get(self.job)
         if job is None:
             self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
             return False
-        chosen = choose(arrivals, self._consumed, room, TAKEN_MAX)
-        self.waiting = chosen.taken + chosen.waiting
-        for some in _parts(chosen.taken, AT_A_TIME):
-            async with trio.open_nursery() as nursery:
-                for arrival in some:
-                    nursery.start_soon(self._taken, job, arrival)
+        async with self._rooms.turn(self.job):
+            chosen = choose(arrivals, self._consumed, await self._rooms.counted(job, self.trigger.max_open), TAKEN_MAX)
+            self.waiting = chosen.taken + chosen.waiting
+            for some in _parts(chosen.taken, AT_A_TIME):
+                async with trio.open_nursery() as nursery:
+                    for arrival in some:
+                        nursery.start_soon(self._taken, job, arrival)
         self.waiting = choose(arrivals, self._consumed, 0, 0).waiting
         return bool(self.waiting) and len(chosen.taken) == TAKEN_MAX
 
@@ -122,7 +122,7 @@ class Taker:
 
     def _impossible(self) -> dict[str, str]:
         """Those that can start no run, and are still there; of them those that people are shown."""
-        shown = set(self._shown.values()) if self.refused else ()
+        shown = {one.shown for one in self._refused_as.values()} if self.refused else ()
         return {what: why for what, why in self.refused.items() if what in shown}
 
     async def _look_up(self, arrivals: Sequence[Arrival]) -> None:
@@ -149,22 +149,7 @@ class Taker:
     async def room(self) -> int:
         """How many arrivals may be taken now. Raises UnavailableError."""
         job = self._driver.node.jobs.get(self.job)
-        if job is None or may_start(self._driver, job):
-            return 0
-        now = self._driver.now().mono
-        if not self._room or now - self._counted_at > COUNTED_S:
-            self._room = max(0, self.trigger.max_open - await self._open_runs())
-            self._counted_at = now
-        return self._room
-
-    async def _open_runs(self) -> int:
-        """How many runs of the job are open, up to the limit."""
-        most = self.trigger.max_open
-
-        def read(ledger: Ledger) -> int:
-            return sum(len(ledger.runs(job=self.job, state=state, limit=most)) for state in OPEN_STATES)
-
-        return await self._ledger.query(read)
+        return await self._rooms.room(job, self.trigger.max_open) if job is not None else 0
 
     async def _taken(self, job: Job, arrival: Arrival) -> None:
         """Register the run of an arrival; what could not be recorded waits."""
@@ -173,10 +158,10 @@ class Taker:
         except RefusedError as exc:
             self._refused({**self.refused, arrival.shown: str(exc)})
             self.impossible[arrival.key] = str(exc)
-            self._shown[arrival.key] = arrival.shown
+            self._refused_as[arrival.key] = arrival
             self._consumed.add(arrival.key)
             return
-        self._room = max(0, self._room - 1)
+        self._rooms.took(self.job)
         if reply.kind not in ("", "conflict"):  # conflict: it was taken under an earlier definition
             return
         self._consumed.add(arrival.key)

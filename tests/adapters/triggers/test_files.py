@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +77,38 @@ def test_a_directory_that_is_not_there_is_a_problem_and_one_that_vanishes_below_
     assert look(f"{tmp_path}/ready").found == []
     (tmp_path / "file").touch()
     assert look(f"{tmp_path}/*/x").found == []
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_what_cannot_be_read_is_refused_and_no_empty_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    for day in ("day=1", "day=2"):
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "a.csv").touch()
+    (tmp_path / "b.csv").touch()
+    closed = {f"{tmp_path}/day=1", f"{tmp_path}/b.csv"}
+
+    def failing(call: Callable[[str], Any]) -> Callable[[str], Any]:
+        def called(path: str) -> Any:
+            if path in closed:
+                raise OSError(number, os.strerror(number), path)
+            return call(path)
+
+        return called
+
+    monkeypatch.setattr(os, "scandir", failing(os.scandir))
+    monkeypatch.setattr(os, "lstat", failing(os.lstat))
+    why = f"it cannot be read: {os.strerror(number)}"
+    listing = look(f"{tmp_path}/day=*/*.csv")
+    assert [file.path for file in listing.found] == [f"{tmp_path}/day=2/a.csv"]
+    assert listing.refused == [(f"{tmp_path}/day=1", why)]
+    assert look(f"{tmp_path}/*.csv").refused == [(f"{tmp_path}/b.csv", why)]
+    closed.add(f"{tmp_path}/day=2")
+    with pytest.raises(UnavailableError, match=r"day=.*: it cannot be read"):
+        look(f"{tmp_path}/day=*/*.csv")
+    with pytest.raises(UnavailableError, match="cannot be read"):
+        look(f"{tmp_path}/b.csv")
 
 
 def test_a_look_has_a_limit_and_says_that_there_is_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,21 @@ def test_a_directory_that_is_not_there_or_a_namenode_that_fails_is_a_problem(hdf
         paths(hdfs, "/data/in/*.csv")
 
 
+def test_a_directory_without_permission_is_refused_and_the_others_are_looked_at(hdfs: Hdfs) -> None:
+    hdfs.denied = {"/data/out/a", "/data/out/c/_SUCCESS"}
+    hdfs.files["/data/out/d/_SUCCESS"] = b""
+    with Hdfs() as standby:
+        standby.standby = True
+        found = look(f"webhdfs://{hdfs.address},{standby.address}/data/out/*/[_]*?user.name=etl")
+        assert [one.path for one in found.found] == ["/data/out/c/_SUCCESS", "/data/out/d/_SUCCESS"]
+        assert [(what, "Permission denied" in why) for what, why in found.refused] == [("/data/out/a", True)]
+    found = look(f"webhdfs://{hdfs.address}/data/out/*/_SUCCESS?user.name=etl")
+    assert [what for what, _ in found.refused] == ["/data/out/c/_SUCCESS"]
+    hdfs.denied = {"/data/out/a", "/data/out/b", "/data/out/c", "/data/out/d"}
+    with pytest.raises(UnavailableError, match="Permission denied"):
+        look(f"webhdfs://{hdfs.address}/data/out/*/*")
+
+
 def test_a_look_is_bounded(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUESTIONS_MAX", 2)
     found = look(f"webhdfs://{hdfs.address}/data/out/*/_SUCCESS")

@@ -8,6 +8,7 @@ import pytest
 from plugins.written import written
 from support.samples import EVERY_KEY
 
+from coordd.config.hooks.events import CHECK_EVENTS
 from coordd.config.jobfile import JobSet, load_jobs
 from coordd.config.sections import Config, TriggersConfig
 from coordd.core.jobs.trigger import Trigger
@@ -218,3 +219,46 @@ def test_a_path_may_be_in_hdfs(tmp_path: Path) -> None:
     url = "webhdfs://nn1:9870,nn2:9870/data/out/*/_SUCCESS?user.name=etl"
     found = loaded(tmp_path, j=HEAD + COMMAND + FILE.replace("/in/*.csv", url))
     assert (found.problems, found.jobs["j"].triggers[0].path) == ({}, url)
+
+
+@pytest.mark.parametrize(
+    ("said", "events", "jobs"),
+    [
+        ('["check.unhealthy", "breaker.opened"]', ("check.unhealthy", "breaker.opened"), ()),
+        ('"check.unhealthy"\njobs = ["a"]', ("check.unhealthy",), ("a",)),
+        ('["run.success", "node.lost"]\njobs = ["a"]', ("run.success", "node.lost"), ("a",)),
+        ('["check.*", "check.unknown"]', CHECK_EVENTS, ()),
+    ],
+)
+def test_events_that_need_not_be_about_a_job_need_no_jobs(
+    tmp_path: Path, said: str, events: tuple[str, ...], jobs: tuple[str, ...]
+) -> None:
+    text = HEAD + COMMAND + f'[[trigger]]\nkind = "event"\non = {said}\n'
+    (one,) = loaded(tmp_path, j=text).jobs["j"].triggers
+    assert (one.on, one.jobs) == (events, jobs)
+
+
+TWO = FILE + FILE.replace('"file"', '"file"\nname = "more"').replace("/in", "/more")
+DAILY = 'schedule = "30 2 * * *"\n'
+
+
+@pytest.mark.parametrize(
+    ("overlap", "rest", "said"),
+    [
+        ("forbid", ("", TWO), "found 2 triggers"),
+        ("queue", ("", TWO), "while queue_max runs wait"),
+        ("forbid", (DAILY, FILE), "found a trigger beside the schedule"),
+        ("queue", (DAILY, FILE), "found a trigger beside the schedule"),
+        ("allow", (DAILY, TWO), ""),
+        ("replace", ("", TWO), ""),
+        ("forbid", ("", FILE), ""),
+        ("forbid", (DAILY, ""), ""),
+    ],
+)
+def test_arrivals_that_may_be_rejected_for_others_of_the_job_are_a_warning(
+    tmp_path: Path, overlap: str, rest: tuple[str, str], said: str
+) -> None:
+    found = loaded(tmp_path, j=f'overlap = "{overlap}"\n' + rest[0] + HEAD + COMMAND + rest[1])
+    problems = [problem.message for problem in found.problems.get("j", []) if problem.key == "trigger"]
+    assert [said in message for message in problems] == ([True] if said else [])
+    assert "j" in found.jobs

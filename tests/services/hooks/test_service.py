@@ -14,7 +14,10 @@ from structlog.testing import capture_logs
 from support.small_cluster import EPOCH, job
 
 from coordd.config.hooks.hook import Hook, jobs_of, of_lineage
+from coordd.core.jobs.job import Breaker
 from coordd.core.jobs.trigger import Trigger
+from coordd.core.ledger.breaker.text import OPEN, State
+from coordd.core.ledger.rows import OF_BREAKER, Hold
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Notice, Now, Reply
 from coordd.core.trace import trace_id
@@ -53,8 +56,8 @@ class Machine:
         self.node = SimpleNamespace(
             full_hostname=HERE, hostname="a", incarnation="1-x", state="ready", concurrency={},
             settings=SimpleNamespace(cluster="c1"), jobs=jobs_of(hooks or (PAGE,), 60.0), jobs_digest="",
-            drains=SimpleNamespace(holds={}),
-            pursuits=SimpleNamespace(pursuits={}, epitaphs={}), member_counts=lambda: {"alive": 3},
+            drains=SimpleNamespace(holds={}, pause=None, suspended=frozenset()), skew_s=lambda now: 0.0,
+            pursuits=SimpleNamespace(pursuits={}, running={}, epitaphs={}), member_counts=lambda: {"alive": 3},
         )  # fmt: skip
         monkeypatch.setattr(module, "boottime", lambda: self.mono)
         monkeypatch.setattr(module, "run_fault", lambda _: "")
@@ -410,3 +413,41 @@ def test_ends_wait_for_the_trigger_of_a_job_that_is_not_enabled(
     assert asked() == []
     use(enabled=True, digest="3")
     assert asked() == ["sales#1"]
+
+
+@pytest.mark.parametrize("how", ["suspended", "open"])
+def test_ends_wait_for_the_trigger_of_a_job_that_is_suspended_or_whose_breaker_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    machine = Machine(tmp_path, monkeypatch)
+    event = Trigger(kind="event", name="bad", on=("run.failure",), args={"of": "{trigger.run}"})
+    mend = job("mend", triggers=(event,), params={"of": ""}, overlap="allow", breaker=Breaker())
+    machine.node.jobs = {**machine.node.jobs, "mend": mend}
+    machine.hooks = machine.started(Hook(on=("node.lost",), name="other"))
+    machine.look()
+    if how == "suspended":
+        machine.node.drains.suspended = frozenset(("mend",))
+    else:
+        kept = State()
+        kept.state, kept.retry_at = OPEN, machine.wall + 90.0
+        machine.node.drains.holds = {OF_BREAKER + "mend": Hold(by="", at=EPOCH, note=kept.text())}
+
+    def asked() -> list[str]:
+        machine.look(60.0)
+        return sorted(json.loads(of.args)["of"] for of in machine.triggered)
+
+    machine.rows = {run: row(run, ended_at=machine.wall) for run in ("sales#1", "sales#2")}
+    assert asked() == []
+    machine.node.drains.suspended = frozenset()
+    if how == "open":
+        trigger = machine.trigger
+
+        async def opened(of: Registration) -> Reply:
+            machine.node.pursuits.pursuits[of.run] = None
+            return await trigger(of)
+
+        monkeypatch.setattr(machine, "trigger", opened)
+        assert len(asked()) == 1, "one run tries"
+        assert len(asked()) == 1
+        machine.node.pursuits.pursuits, machine.node.drains.holds = {}, {}
+    assert asked() == ["sales#1", "sales#2"]

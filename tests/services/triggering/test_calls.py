@@ -18,12 +18,15 @@ import msgspec
 import pytest
 import structlog
 import trio
+import trio.testing
 from support.servers.certs import certificates
 from support.small_cluster import EPOCH, job
 
 from coordd.adapters.secrets import tls_listener
-from coordd.core.jobs.job import Dedupe
+from coordd.core.jobs.job import Breaker, Dedupe
 from coordd.core.jobs.trigger import Trigger
+from coordd.core.ledger.breaker.text import CLOSED, HALF_OPEN, OPEN, State
+from coordd.core.ledger.rows import OF_BREAKER, Hold
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now, Reply
 from coordd.core.triggers.arrivals import Arrival, run_of
@@ -45,14 +48,16 @@ class Machine:
 
     def __init__(self) -> None:
         self.rows: dict[str, str] = {}  # run -> its arguments
+        self.pending: list[str] = []  # in the ledger
+        self.marks: dict[str, Hold] = {}
         self.reply = ""
         self.told: str | None = "s3cret"
         self.threads: set[int] = set()  # of the daemon's limit that were in use, at each question to the ledger
         of = job("j", triggers=(ORDERS,), params={"what": ""}, overlap="allow")
         self.node = SimpleNamespace(
             jobs={"j": of}, jobs_digest="d", hostname="a", concurrency={},
-            drains=SimpleNamespace(pause=None, suspended=frozenset()),
-            pursuits=SimpleNamespace(pursuits={}, running={}),
+            drains=SimpleNamespace(pause=None, suspended=frozenset(), holds={}),
+            pursuits=SimpleNamespace(pursuits={}, running={}), skew_s=lambda now: 0.0,
         )  # fmt: skip
 
     def now(self) -> Now:
@@ -60,6 +65,12 @@ class Machine:
 
     async def query(self, call: Any) -> Any:
         return call(self)
+
+    def mark(self, key: str) -> Hold | None:
+        return self.marks.get(key)
+
+    def runs(self, *, job: str, state: str, limit: int) -> list[str]:
+        return self.pending if state == "pending" else []
 
     def run(self, run: str) -> str | None:
         return self.rows.get(run)
@@ -349,6 +360,38 @@ def test_a_secret_that_is_gone_is_not_kept(machine: Machine, monkeypatch: pytest
     assert served(machine, call) == [202, 503]
 
 
+def test_a_secret_that_is_mended_or_a_route_that_is_gone_is_no_problem_any_more(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_AGAIN_S", 0.01)
+    this: Any = machine
+    made = Calls(("127.0.0.1", 1), this, this, machine.read_secret)
+    machine.told = None
+
+    async def unread() -> bool:
+        with contextlib.suppress(UnavailableError):
+            await made._secret("j", ORDERS)
+        return ("j", "orders") in made.problems
+
+    async def watched() -> list[bool]:
+        found = [await unread()]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(made.read_again)
+            machine.told = "s3cret"
+            with trio.move_on_after(LIMIT_S):
+                while made.problems:
+                    await trio.sleep(0.01)
+            found.append(not made.problems)
+            nursery.cancel_scope.cancel()
+        monkeypatch.setattr(module, "SECRET_S", -1.0)
+        machine.told = None
+        found.append(await unread())
+        machine.node.jobs, machine.node.jobs_digest = {}, "e"
+        return [*found, not made.problems]
+
+    assert trio.run(watched) == [True] * 4
+
+
 def test_a_bug_is_logged_once_then_twice_and_not_with_each_call(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,6 +413,51 @@ def test_a_bug_is_logged_once_then_twice_and_not_with_each_call(
 def test_a_key_with_other_values_is_a_conflict(machine: Machine) -> None:
     machine.rows[run_of("j", "orders", "k1")] = '{"what": "k0"}'
     assert one(machine)[0] == 409
+
+
+@pytest.mark.parametrize(("state", "there", "status"), [
+    (OPEN, [], 503), (HALF_OPEN, ["j#probe"], 503), (HALF_OPEN, [], 202), (CLOSED, [], 202),
+])  # fmt: skip
+def test_a_breaker_lets_nobody_call_until_it_is_closed_but_one(
+    machine: Machine, state: str, there: list[str], status: int
+) -> None:
+    of = State()
+    of.state, of.retry_at = state, EPOCH + 60.0
+    machine.marks = {OF_BREAKER + "j": Hold(by="", at=EPOCH, note=of.text())}
+    machine.node.drains.holds = machine.marks
+    machine.node.jobs = {"j": msgspec.structs.replace(machine.node.jobs["j"], breaker=Breaker())}
+    machine.pending = there
+    answered, said = one(machine)
+    assert answered == status
+    assert status == 202 or said["error"] == "the job is held by its breaker"
+
+
+def test_calls_share_the_room_of_the_job_with_its_other_triggers(machine: Machine) -> None:
+    of = machine.node.jobs["j"]
+    only = msgspec.structs.replace(ORDERS, max_open=1)
+    drop = Trigger(kind="file", name="drop", path="/in/*", max_open=1)
+    exclusive = msgspec.structs.replace(of, overlap="forbid", triggers=(only, drop))
+    machine.node.jobs = {"j": exclusive}
+    this: Any = machine
+    made = Calls(("127.0.0.1", 1), this, this, machine.read_secret)
+
+    async def call() -> list[Any]:
+        async with made.rooms.turn("j"), trio.open_nursery() as nursery:
+            said: list[Any] = []
+
+            async def ask() -> None:
+                said.append(await made._registered(exclusive, only, Arrival("k1", {"key": "k1"})))
+
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            machine.node.pursuits.pursuits = {"j#drop.1": None}  # the other trigger's, whose turn it was
+            made.rooms.turn("j").release()
+            await trio.testing.wait_all_tasks_blocked()
+            await made.rooms.turn("j").acquire()
+        return said
+
+    assert [one.status for one in trio.run(call)] == [429]
+    assert machine.rows == {}
 
 
 @pytest.mark.parametrize("how", ["suspended", "ledger", "secret"])

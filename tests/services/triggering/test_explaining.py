@@ -8,13 +8,14 @@ import pytest
 import trio
 
 from coordd.core.jobs.trigger import Trigger
+from coordd.core.ledger.rows import OF_BREAKER
 from coordd.core.triggers.files import Found
 from coordd.ports import Listing
 from coordd.services.triggering.explaining import explained, matches, of_job
 from coordd.services.triggering.service import Watched
 from coordd.services.triggering.sources import FileSource
 
-from .test_taking import Machine
+from .test_taking import Machine, kept, with_breaker
 
 DROP = Trigger(kind="file", name="drop", path="/in/*.csv", settle_s=1000.0, max_open=1, args={"file": "{trigger.path}"})
 NOW_NS = 2**62
@@ -66,6 +67,17 @@ def test_a_job_that_is_suspended_and_a_look_that_failed_are_named() -> None:
     assert "the job is suspended" in explained(made, "/in/b.csv")["sentence"]
     made.problem = "/in cannot be read"
     assert "the last look of the trigger j/drop failed: /in cannot be read" in explained(made, "/in/z.csv")["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("retry_in_s", "said"), [(60.0, "the job is held by its breaker"), (-60.0, "one run at a time tries")]
+)
+def test_a_breaker_that_is_open_is_named(retry_in_s: float, said: str) -> None:
+    made = watched("/in/a.csv", "/in/b.csv")
+    driver: Any = made.driver
+    driver.node.jobs = {"j": with_breaker(driver.node.jobs["j"])}
+    driver.node.drains.holds = {OF_BREAKER + "j": kept(retry_in_s=retry_in_s)}
+    assert said in explained(made, "/in/b.csv")["sentence"]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,27 @@ def test_each_row_of_a_query_is_one_arrival_with_its_columns(tmp_path: Path) -> 
         asked(tmp_path, "sleep 1000", timeout_s=0.2)
 
 
+def test_of_a_query_with_too_much_whole_rows_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = '{"key": "%d", "fields": {}}'
+    monkeypatch.setattr(module, "OUTPUT_BYTES_MAX", 3 * len(row % 1) + 5)
+    look = asked(tmp_path, "; ".join([f"echo '{row % number}'" for number in range(5)]))
+    assert [one.key for one in look.arrivals] == ["0", "1", "2"]
+    assert look.problem == f"its rows have more than {module.OUTPUT_BYTES_MAX} bytes: the others wait"
+
+
+def test_a_row_without_an_id_is_refused_and_the_others_are_taken(tmp_path: Path) -> None:
+    rows = ['{"key": null, "fields": {"what": "a"}}', '{"key": "7", "fields": {}}', '{"key": null, "fields": {}}']
+    look = asked(tmp_path, "; ".join([f"echo '{row}'" for row in rows]))
+    assert [one.key for one in look.arrivals] == ["7"]
+    assert look.refused == [("NULL", "expected an id in the first column of each row, found NULL")]
+
+
+def test_what_a_program_says_of_its_failure_has_no_secret(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"://u:\*\*\*@h/db is closed") as failed:
+        asked(tmp_path, "echo postgresql://u:s3cret@h/db is closed >&2; exit 1")
+    assert "s3cret" not in str(failed.value)
+
+
 def test_files_whose_runs_the_ledger_may_have_forgotten_are_not_taken() -> None:
     now = time.time_ns()
     old = now - 40 * 86_400 * 10**9

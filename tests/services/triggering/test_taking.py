@@ -6,17 +6,20 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from support.small_cluster import EPOCH, job
 
-from coordd.core.jobs.job import Dedupe
+from coordd.core.jobs.job import Breaker, Dedupe, Job
 from coordd.core.jobs.trigger import Trigger
+from coordd.core.ledger.breaker.text import HALF_OPEN, OPEN, State
+from coordd.core.ledger.rows import OF_BREAKER, OF_ISOLATED, Hold
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ready import Now, Reply
 from coordd.core.triggers.arrivals import Arrival, run_of
 from coordd.errors import UnavailableError
-from coordd.services.triggering import taking as module
+from coordd.services.triggering import rooms, taking as module
 from coordd.services.triggering.taking import Taker
 
 DROP = Trigger(kind="file", name="drop", args={"file": "{trigger.key}"}, max_open=3)
@@ -39,9 +42,11 @@ class Machine:
             jobs={"j": made},
             hostname="a",
             concurrency={},
-            drains=SimpleNamespace(pause=None, suspended=frozenset()),
+            drains=SimpleNamespace(pause=None, suspended=frozenset(), holds={}),
             heard=SimpleNamespace(life="1"),
+            skew_s=lambda now: 0.0,
         )
+        self.marks: dict[str, Hold] = {}  # what the ledger keeps
         this: Any = self
         self.taker = Taker("j", trigger, this, this)
 
@@ -60,7 +65,11 @@ class Machine:
         self.counted += state == "pending"
         return [run for run, said in self.rows.items() if said == state][:limit]
 
+    def mark(self, key: str) -> Hold | None:
+        return self.marks.get(key)
+
     async def trigger(self, of: Registration) -> Reply:
+        await trio.lowlevel.checkpoint()
         self.triggered.append(of)
         if self.refuses:
             return Reply(1, {}, self.refuses, "no")
@@ -103,7 +112,7 @@ def test_open_runs_are_counted_when_no_room_is_left_or_after_a_while() -> None:
     machine.take("a", "b")
     assert machine.counted == 1
     machine.rows["j#another"] = "pending"
-    machine.mono += 2 * module.COUNTED_S
+    machine.mono += 2 * rooms.COUNTED_S
     machine.take("a", "b", "c")
     assert (machine.counted, machine.taken) == (2, runs("a", "b"))
     machine.rows.pop("j#another")
@@ -166,6 +175,81 @@ def test_nothing_is_taken_while_the_job_may_not_start(how: str) -> None:
     assert (machine.triggered, machine.waiting()) == ([], ["a", "b"])
 
 
+def kept(state: str = OPEN, *, retry_in_s: float = 60.0) -> Hold:
+    """A breaker as the ledger keeps it."""
+    of = State()
+    of.state, of.since, of.retry_at = state, EPOCH - 5.0, EPOCH + retry_in_s
+    return Hold(by="", at=EPOCH, note=of.text())
+
+
+def with_breaker(of: Job, *, enforce: bool = True) -> Job:
+    return msgspec.structs.replace(of, breaker=Breaker(enforce=enforce))
+
+
+def broken(breaker: Hold | None = None, isolated: Hold | None = None, *, enforce: bool = True) -> Machine:
+    """A machine whose node and ledger know of these holds on its job."""
+    machine = Machine()
+    machine.node.jobs = {"j": with_breaker(machine.node.jobs["j"], enforce=enforce)}
+    holds = {OF_BREAKER + "j": breaker, OF_ISOLATED + "j": isolated}
+    machine.marks = {key: hold for key, hold in holds.items() if hold is not None}
+    machine.node.drains.holds = dict(machine.marks)
+    return machine
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("by", ["breaker", "isolated"])
+def test_arrivals_wait_while_the_breaker_is_open_as_the_node_or_the_ledger_knows(by: str, known: bool) -> None:
+    machine = broken(kept()) if by == "breaker" else broken(isolated=Hold(by="ann", at=EPOCH))
+    if not known:
+        machine.node.drains.holds = {}
+    machine.take("a", "b")
+    assert (machine.triggered, machine.waiting()) == ([], ["a", "b"])
+    machine.node.drains.holds = machine.marks = {}
+    machine.take("a", "b")
+    assert machine.taken == runs("a", "b")
+
+
+@pytest.mark.parametrize("state", [OPEN, HALF_OPEN])
+def test_one_arrival_at_a_time_tries_whether_the_job_works_again(state: str) -> None:
+    machine = broken(kept(state, retry_in_s=-60.0))
+    machine.take("a", "b", "c")
+    machine.take("a", "b", "c")
+    assert (machine.taken, machine.waiting()) == (runs("a"), ["b", "c"])
+    machine.rows[run_of("j", "drop", "a")] = "success"
+    machine.marks = {}
+    machine.take("a", "b", "c")
+    assert machine.taken == runs("a", "b", "c")
+
+
+@pytest.mark.parametrize("how", ["watches", "ended"])
+def test_a_breaker_that_stops_nothing_lets_arrivals_through(how: str) -> None:
+    over = Hold(by="ann", at=EPOCH - 9.0, until=EPOCH - 1.0)
+    machine = broken(kept(), enforce=False) if how == "watches" else broken(isolated=over)
+    machine.take("a", "b")
+    assert machine.taken == runs("a", "b")
+
+
+def test_triggers_of_one_job_share_its_room() -> None:
+    machine = Machine(msgspec.structs.replace(DROP, max_open=1))
+    of: Any = machine
+    more = msgspec.structs.replace(DROP, name="more", max_open=1)
+    machine.node.jobs = {"j": msgspec.structs.replace(machine.node.jobs["j"], triggers=(DROP, more))}
+    shared = rooms.Rooms(of, of)
+    takers = [Taker("j", one, of, of, shared) for one in (machine.taker.trigger, more)]
+
+    async def take() -> None:
+        async with trio.open_nursery() as nursery:
+            for taker in takers:
+                nursery.start_soon(taker.take, [Arrival("a", {"key": "a"})])
+
+    trio.run(take)
+    assert len(machine.triggered) == 1
+    assert sorted(len(taker.waiting) for taker in takers) == [0, 1]
+    machine.rows = dict.fromkeys(machine.rows, "success")
+    trio.run(take)
+    assert len(machine.taken) == 2
+
+
 def test_nothing_is_lost_while_the_ledger_is_away_or_takes_nothing() -> None:
     machine = Machine()
     machine.down = True
@@ -197,6 +281,19 @@ def test_an_arrival_that_can_start_nothing_is_shown_and_does_not_stand_in_the_wa
     assert machine.taker.counts["refused"] == 1
     machine.take("a", "b", "c")
     assert machine.taker.refused == {}
+
+
+def test_what_could_start_nothing_is_looked_at_again_when_its_values_differ() -> None:
+    machine = Machine(msgspec.structs.replace(DROP, args={"file": "{trigger.body.path}"}))
+
+    def take(**values: str) -> None:
+        trio.run(machine.taker.take, [Arrival("7", {"key": "7", **values})])
+
+    take()
+    take()
+    assert (machine.taken, list(machine.taker.refused), machine.taker.counts["refused"]) == (set(), ["7"], 1)
+    take(**{"body.path": "/in/a"})
+    assert (machine.taken, machine.taker.refused, machine.taker.impossible) == (runs("7"), {}, {})
 
 
 def test_one_look_takes_a_bounded_number_and_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:

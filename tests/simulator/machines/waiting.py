@@ -94,6 +94,22 @@ class Scope:
             self._task.end()
 
 
+class Lock:
+    """In place of ``trio.Lock``: who finds it held asks again a little later."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._held = False
+
+    async def __aenter__(self) -> None:
+        while self._held:
+            await self._turns.sleep(CALL_S[1])
+        self._held = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._held = False
+
+
 class Nursery:
     """In place of ``trio.open_nursery``: its tasks begin a little later, and its block waits for all of them."""
 
@@ -225,13 +241,14 @@ class Turns:
             question.put(partial(self.go_on, task))
 
     def patched(self, *modules: Any) -> contextlib.ExitStack:
-        """Patches: the clock of these modules; trio's threads, pauses, nurseries and scopes."""
+        """Patches: the clock of these modules; trio's threads, pauses, locks, nurseries and scopes."""
         patches = contextlib.ExitStack()
         patches.enter_context(mock.patch.object(trio.to_thread, "run_sync", self.run_sync))
         patches.enter_context(mock.patch.object(trio, "sleep", self.sleep))
         patches.enter_context(mock.patch.object(trio, "sleep_until", self.sleep_until))
         patches.enter_context(mock.patch.object(trio, "current_time", self.boottime))
         patches.enter_context(mock.patch.object(trio, "open_nursery", lambda: Nursery(self)))
+        patches.enter_context(mock.patch.object(trio, "Lock", lambda: Lock(self)))
         patches.enter_context(mock.patch.object(trio, "CancelScope", lambda: Scope(self)))
         patches.enter_context(mock.patch.object(trio, "move_on_after", lambda *_, **__: Scope(self)))
         for module in modules:

@@ -28,6 +28,7 @@ class Hdfs:
         self.users: set[str] = set()
         self.broken = 0
         self.standby = False
+        self.denied: set[str] = set()  # paths that the user may not read
         self.says: bytes | None = None  # the body that every answer has, with status 200
         self.redirects_to = ""  # instead of a datanode
         self.drops_data = False  # the datanode closes the connection before it has confirmed
@@ -88,6 +89,8 @@ class Hdfs:
             _say(request, 200, self.says)
         elif self.standby:
             _refuse(request, 403, "StandbyException", "Operation category WRITE is not supported in state standby")
+        elif path in self.denied:
+            _refuse(request, 403, "AccessControlException", f"Permission denied: user=etl, inode={path}")
         elif op in ("CREATE", "OPEN") and "datanode" not in query:
             if op == "OPEN" and path not in self.files:
                 _refuse(request, 404, "FileNotFoundException", f"File {path} not found.")
