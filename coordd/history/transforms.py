@@ -173,9 +173,10 @@ def date_of(instant: str) -> Column:
 def runs(all_events: DataFrame) -> DataFrame:
     """One row per run: its state by precedence, its fields by the merge rules.
 
-    The events of a run are few: they meet in one array, in their order. A ``retry`` opens a new segment, and so does the
-    first event of each attempt. The state is the one of highest precedence in the last segment (its latest event, where
-    several share the rank), and each field is its last value. Only a late ``received`` needs the earlier events: it contributes some fields alone.
+    The events of a run are few: they meet in one array, in their order. A ``retry`` opens a new segment, and so does
+    the first event of each attempt. The state is the one of highest precedence in the last segment (its latest event,
+    where several share the rank), and each field is its last value. Only a late ``received`` needs the earlier events:
+    it contributes some fields alone.
     """
     kind = F.col("type")
     order = {
@@ -260,9 +261,10 @@ def job_of() -> Column:
 def granted(all_events: DataFrame) -> DataFrame:
     """One row per grant (job, run, attempt, token, nonce) that events name: ``GRANTS``, launched or not.
 
-    ``hostname`` is the node that started it. The end is the program's exit, at its earliest report (``started`` +
-    ``runtime`` if that is earlier: a report may wait for its daemon). Without a known exit, it is when the attempt was
-    first given up, or null. All events of an attempt are few: they meet in one array, and are sorted out there.
+    ``hostname`` is the node that started it, and ``hosts`` are all that did: more than one never should. The end is the
+    program's exit, at its earliest report (``started`` + ``runtime`` if that is earlier: a report may wait for its
+    daemon). Without a known exit, it is when the attempt was first given up, or null. All events of an attempt are few:
+    they meet in one array, and are sorted out there.
     """
     kind = F.col("type")
     told = F.struct(
@@ -295,6 +297,7 @@ def granted(all_events: DataFrame) -> DataFrame:
             "token",
             "nonce",
             "launch.hostname",
+            F.array_sort(F.array_distinct(F.filter("own", _is_start).hostname)).alias("hosts"),
             F.array_min("own.timestamp").alias("granted"),
             "started",
             F.coalesce(F.array_min(_exits()), F.array_min("ends.timestamp")).alias("ended"),

@@ -188,8 +188,8 @@ class Troubled:
             self.say(node, "task-started", grant, at + 0.04)
         if rng.random() < 0.1:
             self.say(node, "task-progress", {**grant, "stages": 3}, at + 0.5)
-        if rng.random() < 0.01:  # launched twice
-            twice = self.grant(task, attempt, other) if rng.random() < 0.5 else {**grant, "nonce": "another"}
+        if rng.random() < 0.02:  # launched twice: under another grant, or the same one on another node
+            twice = rng.choice((self.grant(task, attempt, other), {**grant, "nonce": "another"}, grant))
             self.say(other, "task-started", twice, at + rng.random())
         runtime = rng.uniform(0.5, 90.0)
         if final:
