@@ -27,7 +27,7 @@ BY_CLOCKS = f", by clocks of which one is more than {GRANT_ORDER_S:g} s off the 
 ENDS = ("task-succeeded", "task-failed", "task-revoked", "task-retried")
 LOST_PLACE = ("", 0)
 
-# No node was installed anew more often under its name.
+# No node was installed again more often under its name.
 LIVES_MAX = 100
 NUMBER_MAX = 1e15
 
@@ -111,7 +111,7 @@ class Judge:
 
     def begin(self, *, is_copy: bool = False) -> None:
         """The lines that follow are of another journal. ``is_copy``: it has no head, as in a sink, where a node that
-        was installed anew begins once more.
+        was installed again begins once more.
         """
         self._chains, self._is_copy, self._oldest = [Checker()], is_copy, 0.0
 
@@ -152,7 +152,7 @@ class Judge:
         if not (self._is_copy and _is_count(number) and number):
             return self._chains[-1]
         if number == 1 and not prev and self._chains[-1].total and len(self._chains) < LIVES_MAX:
-            again = "a new chain begins: the node was installed anew under its name, or has lost its state"
+            again = "a new chain begins: the node was installed again under its name, or has lost its state"
             self._found("chain", NOTICE, "", again, _at(line))
             self._chains.append(Checker())
             return self._chains[-1]
