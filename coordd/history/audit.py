@@ -30,8 +30,11 @@ TOKEN_BACKWARDS = "token_backwards"  # noqa: S105 - the same
 # of journal lines.
 CLOCK_SKEW_S = 0.5
 
-# Grants of different runs that are closer (seconds) may be journalled in another order than the ledger made them.
+# Grants of different runs that are closer (seconds) may be journalled in another order than the ledger made them. A
+# token is the ledger's time: a grant that is journalled further from it has a wrong clock, and orders nothing.
 GRANT_ORDER_S = 5.0
+GRANT_ORDER_US = int(GRANT_ORDER_S * 1e6)
+BY_CLOCKS = f", by clocks of which one is more than {GRANT_ORDER_S:g} s off the ledger's"
 
 
 def audit(all_grants: DataFrame, all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
@@ -54,19 +57,20 @@ def findings(all_grants: DataFrame, all_attempts: DataFrame, clock_skew_s: float
 
 def several(all_attempts: DataFrame) -> DataFrame:
     """The attempts of runs that were launched more than once: a finding about attempts needs two of a run."""
-    again = all_attempts.groupBy("run").count().where(F.col("count") > 1).select("run")
+    again = all_attempts.groupBy("run").agg(F.sum(F.size(_hosts())).alias("n")).where(F.col("n") > 1).select("run")
     return all_attempts.join(again, "run", "left_semi")
 
 
 def launched_twice(all_attempts: DataFrame) -> DataFrame:
-    """One (run, attempt) was started under two grants: S1 is broken."""
+    """One (run, attempt) was started under two grants, or one grant on two nodes: S1 is broken."""
     return (
-        all_attempts.select("job", "run", "attempt", "started", "hostname", "token", "nonce")
+        all_attempts.select("job", "run", "attempt", "started", _grant().alias("grant"), _hosts().alias("hosts"))
+        .withColumn("who", F.transform("hosts", lambda host: F.concat_ws(" ", host, "grant")))
         .groupBy("job", "run", "attempt")
         .agg(
             F.max("started").alias("at"),
-            F.count(F.lit(1)).alias("launches"),
-            F.array_join(F.sort_array(F.collect_list(F.concat_ws(" ", "hostname", _grant()))), ", ").alias("by"),
+            F.sum(F.size("who")).alias("launches"),
+            F.array_join(F.sort_array(F.flatten(F.collect_list("who"))), ", ").alias("by"),
         )
         .where(F.col("launches") > 1)
         .select(*_finding(LAUNCHED_TWICE, VIOLATION, F.concat(F.lit("launched by "), F.col("by"))))
@@ -143,7 +147,8 @@ def tokens(all_grants: DataFrame) -> DataFrame:
     """A job's fencing tokens must strictly increase (S3), as far as journals show their order.
 
     Certain violations: one token for two grants; a later attempt of the same run with a lower token. Between runs, time
-    gives the order, and only grants further apart than GRANT_ORDER_S are compared.
+    gives the order, and only grants further apart than GRANT_ORDER_S are compared. If the clock of one of the two
+    differs more from the ledger's, as its token has it, it is a notice.
     """
     grants = all_grants.withColumn("at", F.col("granted"))
     return _repeated(grants).unionByName(_backwards(grants))
@@ -175,29 +180,38 @@ def _backwards(grants: DataFrame) -> DataFrame:
     """A lower token after a higher one, for the same run, or for the same job and long enough ago."""
     in_run = Window.partitionBy("job", "run").orderBy("attempt").rangeBetween(Window.unboundedPreceding, -1)
     micros = (F.col("at") * 1_000_000).cast("bigint")
-    in_job = (
-        Window.partitionBy("job").orderBy(micros).rangeBetween(Window.unboundedPreceding, -int(GRANT_ORDER_S * 1e6))
-    )
+    in_job = Window.partitionBy("job").orderBy(micros).rangeBetween(Window.unboundedPreceding, -GRANT_ORDER_US)
     highest = F.struct("token", "run", "attempt")
-    return (
-        grants.withColumn("in_run", F.max(highest).over(in_run))
-        .withColumn("in_job", F.max(highest).over(in_job))
-        .withColumn("above", F.when(F.col("in_run.token") > F.col("token"), F.col("in_run")).otherwise(F.col("in_job")))
-        .where(F.col("above.token") > F.col("token"))
-        .select(
-            *_finding(
-                TOKEN_BACKWARDS,
-                VIOLATION,
-                F.format_string(
-                    "token %d after %d of %s/%d",
-                    "token",
-                    F.col("above.token"),
-                    F.col("above.run"),
-                    F.col("above.attempt"),
-                ),
-            )
-        )
+    in_time = F.abs(micros - F.col("token")) <= GRANT_ORDER_US
+    above = (
+        F.when(F.col("in_run.token") > F.col("token"), F.col("in_run"))
+        .when(F.col("in_time") & (F.col("timed.token") > F.col("token")), F.col("timed"))
+        .otherwise(F.col("in_job"))
     )
+    is_sure = (F.col("in_run.token") > F.col("token")) | (F.col("in_time") & (F.col("timed.token") > F.col("token")))
+    detail = F.format_string(
+        "token %d after %d of %s/%d%s",
+        "token",
+        F.col("above.token"),
+        F.col("above.run"),
+        F.col("above.attempt"),
+        F.when(F.col("is_sure"), "").otherwise(BY_CLOCKS),
+    )
+    return (
+        grants.withColumn("in_time", in_time)
+        .withColumn("in_run", F.max(highest).over(in_run))
+        .withColumn("in_job", F.max(highest).over(in_job))
+        .withColumn("timed", F.max(F.when(F.col("in_time"), highest)).over(in_job))
+        .withColumn("above", above)
+        .withColumn("is_sure", F.coalesce(is_sure, F.lit(False)))
+        .where(F.col("above.token") > F.col("token"))
+        .select(*_finding(TOKEN_BACKWARDS, F.when(F.col("is_sure"), VIOLATION).otherwise(NOTICE), detail))
+    )
+
+
+def _hosts() -> Column:
+    """The nodes that started it. Rows of before have only the first."""
+    return F.coalesce("hosts", F.array("hostname"))
 
 
 def _grant() -> Column:

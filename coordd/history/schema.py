@@ -55,6 +55,7 @@ ATTEMPTS = {
     "token": "bigint",
     "nonce": "string",
     "hostname": "string",
+    "hosts": "array<string>",
     "granted": "double",
     "started": "double",
     "ended": "double",

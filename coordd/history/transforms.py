@@ -173,9 +173,10 @@ def date_of(instant: str) -> Column:
 def runs(all_events: DataFrame) -> DataFrame:
     """One row per run: its state by precedence, its fields by the merge rules.
 
-    The events of a run are few: they meet in one array, in their order. A ``retry`` opens a new segment. The state is
-    the one of highest precedence in the last segment (its latest event, where several share the rank), and each field
-    is its last value. Only a late ``received`` needs the earlier events: it contributes some fields alone.
+    The events of a run are few: they meet in one array, in their order. A ``retry`` opens a new segment, and so does
+    the first event of each attempt. The state is the one of highest precedence in the last segment (its latest event,
+    where several share the rank), and each field is its last value. Only a late ``received`` needs the earlier events:
+    it contributes some fields alone.
     """
     kind = F.col("type")
     order = {
@@ -217,22 +218,25 @@ def runs(all_events: DataFrame) -> DataFrame:
 
 def _standing(told: str) -> Column:
     """The event that gives the run its state."""
-    nothing = F.struct(F.lit(_NOTHING).alias("weight"), F.lit("").alias("type"), F.lit(0.0).alias("timestamp"))
+    before = {"attempt": F.lit(0).cast("bigint"), "weight": F.lit(_NOTHING), "type": F.lit(""), "timestamp": F.lit(0.0)}
+    nothing = F.struct(*(column.alias(name) for name, column in before.items()))
 
     def step(so_far: Column, event: Column) -> Column:
-        counts = (event.weight == _RETRIES) | (event.weight >= so_far.weight)
-        return F.when(counts, F.struct(event.weight, event.type, event.timestamp)).otherwise(so_far)
+        opens = (event.a > so_far.attempt) | (event.weight == _RETRIES)
+        counts = opens | (event.weight >= so_far.weight)
+        this = F.struct(event.a.alias("attempt"), event.weight, event.type, event.timestamp)
+        return F.when(counts, this).otherwise(so_far)
 
     return F.aggregate(told, nothing, step)
 
 
 def _is_in_time(event: Column, index: Column) -> Column:
-    """False for a ``received`` after an event of higher precedence, with no ``retry`` between."""
+    """False for a ``received`` after an event of higher precedence of its attempt, with no ``retry`` between."""
 
     def highest(so_far: Column, one: Column) -> Column:
         return F.when(one.weight == _RETRIES, _RETRIES).otherwise(F.greatest(so_far, one.weight))
 
-    before = F.slice("told", F.lit(1), index)
+    before = F.filter(F.slice("told", F.lit(1), index), lambda one: one.a == event.a)
     late = F.aggregate(before, F.lit(_NOTHING), highest) > event.weight
     return ~((event.type == "task-received") & late)
 
@@ -257,9 +261,10 @@ def job_of() -> Column:
 def granted(all_events: DataFrame) -> DataFrame:
     """One row per grant (job, run, attempt, token, nonce) that events name: ``GRANTS``, launched or not.
 
-    ``hostname`` is the node that started it. The end is the program's exit, at its earliest report (``started`` +
-    ``runtime`` if that is earlier: a report may wait for its daemon). Without a known exit, it is when the attempt was
-    first given up, or null. All events of an attempt are few: they meet in one array, and are sorted out there.
+    ``hostname`` is the node that started it, and ``hosts`` are all that did: more than one never should. The end is the
+    program's exit, at its earliest report (``started`` + ``runtime`` if that is earlier: a report may wait for its
+    daemon). Without a known exit, it is when the attempt was first given up, or null. All events of an attempt are few:
+    they meet in one array, and are sorted out there.
     """
     kind = F.col("type")
     told = F.struct(
@@ -292,6 +297,7 @@ def granted(all_events: DataFrame) -> DataFrame:
             "token",
             "nonce",
             "launch.hostname",
+            F.array_sort(F.array_distinct(F.filter("own", _is_start).hostname)).alias("hosts"),
             F.array_min("own.timestamp").alias("granted"),
             "started",
             F.coalesce(F.array_min(_exits()), F.array_min("ends.timestamp")).alias("ended"),

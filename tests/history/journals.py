@@ -136,6 +136,7 @@ def busy_day(seed: int = 1, runs: int = 30) -> Cluster:
         [["success"]] * 12
         + [["lost", "success"]] * 3
         + [["failure", "success"], ["failure"], ["revoked"], ["retry", "success"], ["lost", "failure", "success"]]
+        + [["failure", "revoked"], ["failure", "lost"], ["success", "failure"], ["success", "revoked"]]
     )
     jobs = ("nightly-sales", "hourly-clicks", "load-orders", "compact")
     for number in range(runs):

@@ -72,6 +72,10 @@ HISTORIES: dict[str, tuple[Told, list[tuple[str, str, str, int]]]] = {
         Told().attempt(100, 110, "a", 0, 10).add("started", 120, "b", 0, 10, nonce="other"),
         [("violation", "launched_twice", "@1", 0), ("violation", "token_repeated", "@1", 0)],
     ),
+    "launched twice, one grant": (
+        Told().attempt(100, 110, "a", 0, 10).add("started", 100.5, "b", 0, 10),
+        [("violation", "launched_twice", "@1", 0)],
+    ),
     "alive together": (killed(140), [TWICE, ("violation", "overlap", "@1", 1)]),
     "alive together by no more than clocks differ": (killed(149.8), [("notice", "overlap", "@1", 1), TWICE]),
     "one after the other": (killed(150), [TWICE]),
@@ -93,8 +97,23 @@ HISTORIES: dict[str, tuple[Told, list[tuple[str, str, str, int]]]] = {
         [("violation", "token_backwards", "@1", 1)],
     ),
     "a lower token for a later run": (
-        Told().attempt(100, 150, "a", 0, 10).attempt(200, 210, "b", 0, 9, run="@2"),
+        Told().attempt(100, 150, "a", 0, 104_500_000).attempt(106, 110, "b", 0, 103_000_000, run="@2"),
         [("violation", "token_backwards", "@2", 0)],
+    ),
+    "a lower token for a later run, which another clock does not hide": (
+        Told()
+        .attempt(20, 150, "c", 0, 200_000_000, run="@3")
+        .attempt(100, 150, "a", 0, 104_500_000)
+        .attempt(106, 110, "b", 0, 103_000_000, run="@2"),
+        [("notice", "token_backwards", "@1", 0), ("violation", "token_backwards", "@2", 0)],
+    ),
+    "a node with a clock that is a minute ahead": (
+        Told().attempt(160, 165, "a", 0, 100_000_000).attempt(110, 130, "b", 0, 110_000_000, run="@2"),
+        [("notice", "token_backwards", "@1", 0)],
+    ),
+    "a node with a clock that is a minute behind": (
+        Told().attempt(100, 150, "a", 0, 100_000_000).attempt(50, 60, "b", 0, 110_000_000, run="@2"),
+        [("notice", "token_backwards", "@1", 0)],
     ),
     "grants close together have no certain order": (
         Told().attempt(100, 150, "a", 0, 11).attempt(101, 210, "b", 0, 10, run="@2"),
@@ -149,10 +168,17 @@ def test_details_say_who_and_how_long(found: Found) -> None:
     assert found.details["launched twice, two tokens", "launched_twice"] == (
         "launched by a (token 10, nonce n10), b (token 11, nonce n11)"
     )
+    assert found.details["launched twice, one grant", "launched_twice"] == (
+        "launched by a (token 10, nonce n10), b (token 10, nonce n10)"
+    )
     job = "one token for two grants"
     assert found.details[job, "token_repeated"] == f"token 10 was granted to {job}@1/0, {job}@2/0"
     job = "a lower token for a later run"
-    assert found.details[job, "token_backwards"] == f"token 9 after 10 of {job}@1/0"
+    assert found.details[job, "token_backwards"] == f"token 103000000 after 104500000 of {job}@1/0"
+    job = "a node with a clock that is a minute ahead"
+    assert found.details[job, "token_backwards"] == (
+        f"token 100000000 after 110000000 of {job}@2/0, by clocks of which one is more than 5 s off the ledger's"
+    )
 
 
 def test_a_busy_day_holds_every_promise(lines: Frame) -> None:

@@ -100,6 +100,11 @@ class Checker:
         self._hash = ""
         self._at: Line | None = None  # the position of the last record
 
+    @property
+    def reached(self) -> Head:
+        """The last record that was read, as a head names it; its time is not known."""
+        return Head(self.last, self._hash, 0.0)
+
     def take(self, line: Line) -> None:
         """Read the next line of the journal; other lines than audit records are skipped."""
         if _IS_CONTROL not in line.data:

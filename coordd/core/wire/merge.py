@@ -8,7 +8,8 @@ Events come late, twice and in any order. Two things make the outcome the same f
    back into ``retry`` (for Celery's events, which have no attempt, the order is Celery's).
 2. *Precedence.* An event that logically happened before the state we are in (``PRECEDENCE``) does not move
    the state back; it contributes its fields, and a late ``task-received`` only those of ``MERGE_RULES``.
-   ``retry`` is exempt: it always counts, and whatever follows it counts.
+   ``retry`` is exempt: it always counts, and whatever follows it counts. States of different attempts are not
+   compared: the first event of a later attempt always counts, whatever became of the one before it.
 
 Fields keep the value that came last; a field that is absent, None in a record, or empty never erases a value.
 
@@ -96,29 +97,35 @@ def run_key(event: dict[str, Any]) -> tuple[Any, ...]:
 class RunState:
     """One run, as its events describe it: a fold, one ``apply`` per event."""
 
-    __slots__ = ("fields", "seen", "state", "timestamp", "uuid")
+    __slots__ = ("attempt", "fields", "seen", "state", "timestamp", "uuid")
 
     def __init__(self, uuid: str) -> None:
         self.uuid = uuid
+        self.attempt = 0  # the latest one that any event has named
         self.state = PENDING
         self.timestamp = 0.0  # of the event that gave the state
         self.seen: dict[str, float] = {}  # "started" -> when; the last one if there were several
         self.fields: dict[str, Any] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Add one more event, in any order; Celery's rules, as Celery applies them on arrival."""
+        """Add one more event, in any order; Celery's rules, as Celery applies them on arrival. Of an attempt before the
+        latest, only fields that are not known yet count.
+        """
         kind = event["type"]
         timestamp = event.get("timestamp") or 0.0
         self.seen[kind.removeprefix(TASK)] = timestamp
         state = state_of(kind)
+        attempt = event.get("attempt") or 0
+        past, opens = attempt < self.attempt, attempt > self.attempt
         keep: tuple[str, ...] | None = None
-        if RETRY not in (state, self.state) and precedence(state) > precedence(self.state):
+        if past or not (opens or RETRY in (state, self.state) or precedence(state) <= precedence(self.state)):
             keep = MERGE_RULES.get(state)  # logically it happened before
         else:
-            self.state = state
-            self.timestamp = timestamp
+            self.attempt, self.state, self.timestamp = attempt, state, timestamp
         for name, value in event.items():
-            if value not in (None, "") and name not in _NOT_FIELDS and (keep is None or name in keep):
+            if value in (None, "") or name in _NOT_FIELDS or (keep is not None and name not in keep):
+                continue
+            if not (past and name in self.fields):
                 self.fields[name] = value
 
     def __repr__(self) -> str:

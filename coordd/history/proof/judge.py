@@ -19,11 +19,16 @@ NOTICE = "notice"
 
 # An overlap up to this (seconds) may be the difference of two machines' clocks.
 CLOCK_SKEW_S = 0.5
-# Grants of different runs that are closer (seconds) may be journalled in another order than the ledger made them.
+# Grants of different runs that are closer (seconds) may be journalled in another order than the ledger made them. A
+# token is the ledger's time: a grant that is journalled further from it has a wrong clock, and orders nothing.
 GRANT_ORDER_S = 5.0
+BY_CLOCKS = f", by clocks of which one is more than {GRANT_ORDER_S:g} s off the ledger's"
 
 ENDS = ("task-succeeded", "task-failed", "task-revoked", "task-retried")
 LOST_PLACE = ("", 0)
+
+# No node was installed again more often under its name.
+LIVES_MAX = 100
 NUMBER_MAX = 1e15
 
 Place = tuple[str, int]  # file and line
@@ -98,22 +103,25 @@ class Judge:
         self.told: dict[Grant, Told] = {}
         self._ends: list[tuple[Grant, float, float, bool, Place]] = []
         self._openers = Openers()
-        self._chain = Checker()
+        self._chains = [Checker()]
+        self._is_copy = False
         self._oldest = 0.0
 
     # ---- reading
 
-    def begin(self) -> None:
-        """The lines that follow are of another journal."""
-        self._chain, self._oldest = Checker(), 0.0
+    def begin(self, *, is_copy: bool = False) -> None:
+        """The lines that follow are of another journal. ``is_copy``: it has no head, as in a sink, where a node that
+        was installed again begins once more.
+        """
+        self._chains, self._is_copy, self._oldest = [Checker()], is_copy, 0.0
 
     def take(self, line: Line, *, last: bool = False) -> None:
         """One line. ``last``: of an open segment, which may be half written."""
         if line.data == b"\n":
             return
         self.lines += 1
-        self._chain.take(line)
         record = decode_line(line.data)
+        self._chain_of(record, line).take(line)
         if record is None:
             if not (last and not line.data.endswith(b"\n")):
                 self._damaged(line)
@@ -138,15 +146,37 @@ class Judge:
         if kind != ELECTED:
             self._task(kind, record, Grant(run, attempt, token, str(nonce)), at, (line.file, line.number))
 
-    def finish_journal(self, head: Head | None, directory: str) -> None:
-        """The journal is read: judge its chain. Without a head, its end cannot be judged."""
-        checker = self._chain
-        checked = checker.finish(head, f"{directory}/../audit.json", oldest=self._oldest)
-        self.chains += checked.total > 0
-        self.records += checked.total
-        for at in checked.breaks:
-            gap = head is None and at.line == 0
-            self._found("chain", NOTICE if gap else BREACH, "", at.problem, (at.file, at.line))
+    def _chain_of(self, record: dict[str, Any] | None, line: Line) -> Checker:
+        """The chain that an audit record continues. In a sink the segments of a node's lives lie side by side."""
+        number, prev = (record.get("n"), record.get("prev")) if record and record.get("type") == CONTROL else (0, "")
+        if not (self._is_copy and _is_count(number) and number):
+            return self._chains[-1]
+        if number == 1 and not prev and self._chains[-1].total and len(self._chains) < LIVES_MAX:
+            again = "a new chain begins: the node was installed again under its name, or has lost its state"
+            self._found("chain", NOTICE, "", again, _at(line))
+            self._chains.append(Checker())
+            return self._chains[-1]
+        follows = [chain for chain in self._chains[::-1] if chain.last == number - 1]
+        same = [chain for chain in follows if chain.reached.hash == prev]
+        return [*same, *follows, self._chains[-1]][0]
+
+    def finish_journal(self, head: Head | None, head_now: Head | None, directory: str) -> None:
+        """The journal is read: judge its chains. Without a head, their end cannot be judged.
+
+        ``head``: before the first line was read. ``head_now``: after the last one; the node may have written on.
+        """
+        last = self._chains[-1]
+        if head is not None and head_now is not None and last.last > head.number:
+            head = head_now if last.last >= head_now.number else last.reached
+        place = f"{directory}/../audit.json"
+        for checker in self._chains:
+            checked = checker.finish(head, place, oldest=self._oldest)
+            self.chains += checked.total > 0
+            self.records += checked.total
+            for at in checked.breaks:
+                gap = head is None and at.line == 0
+                if not (gap and checker is not last):  # it is said once
+                    self._found("chain", NOTICE if gap else BREACH, "", at.problem, (at.file, at.line))
 
     def _damaged(self, line: Line) -> None:
         """A line that was cut by a crash is a gap; one that has a whole end was altered."""
@@ -283,7 +313,7 @@ class Judge:
             known = [one for one in grants if one[0].token]
             for grant, told in sorted(known, key=lambda one: (one[0].attempt, one[0].token)):
                 if highest and highest[0].attempt < grant.attempt and highest[0].token > grant.token:
-                    self._backwards(highest, (grant, told), shown)
+                    self._backwards(highest, (grant, told), BREACH, shown)
                 if highest is None or grant.token > highest[0].token:
                     highest = (grant, told)
         by_job: dict[str, list[tuple[Grant, Told]]] = defaultdict(list)
@@ -292,26 +322,39 @@ class Judge:
                 by_job[told.job].append((grant, told))
         for grants in by_job.values():
             grants.sort(key=lambda one: (one[1].granted, one[0].token))
-            times = [told.granted for _, told in grants]
-            peaks: list[tuple[Grant, Told]] = []
-            for one in grants:
-                peaks.append(one if not peaks or one[0].token > peaks[-1][0].token else peaks[-1])
-            for grant, told in grants:
-                index = bisect_right(times, told.granted - GRANT_ORDER_S) - 1
-                if index >= 0 and peaks[index][0].token > grant.token:
-                    self._backwards(peaks[index], (grant, told), shown)
+            self._rise([one for one in grants if _is_in_time(*one)], BREACH, shown)
+            self._rise(grants, NOTICE, shown)
 
-    def _backwards(self, higher: tuple[Grant, Told], lower: tuple[Grant, Told], shown: set[Grant]) -> None:
+    def _rise(self, grants: list[tuple[Grant, Told]], severity: str, shown: set[Grant]) -> None:
+        """Each grant of a job beside the highest token of those that were granted long enough before."""
+        times = [told.granted for _, told in grants]
+        peaks: list[tuple[Grant, Told]] = []
+        for one in grants:
+            peaks.append(one if not peaks or one[0].token > peaks[-1][0].token else peaks[-1])
+        for grant, told in grants:
+            index = bisect_right(times, told.granted - GRANT_ORDER_S) - 1
+            if index >= 0 and peaks[index][0].token > grant.token:
+                self._backwards(peaks[index], (grant, told), severity, shown)
+
+    def _backwards(
+        self, higher: tuple[Grant, Told], lower: tuple[Grant, Told], severity: str, shown: set[Grant]
+    ) -> None:
         if lower[0] in shown:
             return
         shown.add(lower[0])
         detail = f"{_name(lower[0])} came after {_name(higher[0])} of {higher[0].run}"
+        detail += BY_CLOCKS if severity == NOTICE else ""
         places = (higher[1].granted_place, lower[1].granted_place)
-        self._found("token_backwards", BREACH, lower[0].run, detail, *places)
+        self._found("token_backwards", severity, lower[0].run, detail, *places)
 
     def _found(self, kind: str, severity: str, run: str, detail: str, *places: Place) -> None:
         known = tuple(place for place in places if place != LOST_PLACE)
         self.findings.append(Finding(kind, severity, run, detail, known))
+
+
+def _is_in_time(grant: Grant, told: Told) -> bool:
+    """True if the clock of the node that told of it agrees with the ledger's, which its token is made of."""
+    return abs(int(told.granted * 1e6) - grant.token) <= GRANT_ORDER_S * 1e6
 
 
 def _name(grant: Grant) -> str:

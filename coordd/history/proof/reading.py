@@ -1,12 +1,18 @@
-"""Journals as they lie on a disk: those of nodes, and copies in a sink. Nothing is written."""
+"""Journals as they lie on a disk: those of nodes, and copies in a sink. Nothing is written.
+
+A node may write its journal meanwhile: its open segment is closed (renamed), and others follow.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from coordd.core.wire.chain import Head, Line, parsed_head
 from coordd.errors import UnavailableError
@@ -17,30 +23,51 @@ HEAD = "audit.json"
 # Nodes write no longer lines. A file that is not a journal must not fill the memory.
 LINE_BYTES_MAX = 1024 * 1024
 
-# The name of a closed segment; in a sink, with a part of its hash.
-SEGMENT = re.compile(r"(\d{1,12})(?:-[0-9a-f]{6,64})?\.jsonl")
+# The name of a closed segment; in a sink, with a part of its hash. Somebody may have compressed it: Spark reads it so.
+SEGMENT = re.compile(r"(\d{1,12})(?:-[0-9a-f]{6,64})?\.jsonl(?:\.gz)?")
+PACKED = ".gz"
 
 
 class Segment(NamedTuple):
-    """A file of lines. ``number``: its place in the journal; 0 for the open one."""
+    """A closed file of lines. ``number``: its place in the journal."""
 
     path: str
     number: int
 
 
 class Journal(NamedTuple):
-    """One directory with segments, oldest first. ``head``: of its audit chain, which only the node itself has."""
+    """One directory with segments. ``head``: of its audit chain, before any line was read; only a node has one."""
 
     directory: str
-    segments: list[Segment]
     head: Head | None
 
-    @property
-    def missing(self) -> list[str]:
-        """The numbers of segments between others that are not there."""
-        numbers = sorted({segment.number for segment in self.segments if segment.number})
-        gaps = [(low + 1, high - 1) for low, high in pairwise(numbers) if high > low + 1]
-        return [str(first) if first == last else f"{first} to {last}" for first, last in gaps]
+    def lines(self) -> Iterator[tuple[Line, bool]]:
+        """Every line, oldest first, and whether it is of the open segment. Raises UnavailableError."""
+        read: set[str] = set()
+        with contextlib.ExitStack() as stack:
+            # Opened first: if it is closed (renamed) while we read, we find it in its place, or have the right file.
+            current = _opened(os.path.join(self.directory, CURRENT), stack)
+            held = _identity(current)
+            while new := [one for one in _closed(self.directory) if one.path.removesuffix(PACKED) not in read]:
+                for segment in new:
+                    read.add(segment.path.removesuffix(PACKED))
+                    with contextlib.ExitStack() as own:
+                        file = _opened(segment.path, own)  # None: it was pruned meanwhile
+                        if held is not None and _identity(file) == held:
+                            current = None
+                        yield from ((line, False) for line in _placed(segment.path, file))
+            yield from ((line, True) for line in _placed(os.path.join(self.directory, CURRENT), current))
+
+    def head_now(self) -> Head | None:
+        """The head once more; None as in ``head``."""
+        return _head(self.directory)
+
+
+def missing(journal: Journal) -> list[str]:
+    """The numbers of closed segments between others that are not there. Raises UnavailableError."""
+    numbers = sorted({segment.number for segment in _closed(journal.directory)})
+    gaps = [(low + 1, high - 1) for low, high in pairwise(numbers) if high > low + 1]
+    return [str(first) if first == last else f"{first} to {last}" for first, last in gaps]
 
 
 def find(places: Sequence[str]) -> list[Journal]:
@@ -59,33 +86,65 @@ def _below(place: str) -> Iterator[Journal]:
         raise UnavailableError(f"{exc.filename or place}: {exc.strerror or exc}") from exc
 
     for folder, _, names in os.walk(os.path.realpath(place), onerror=refuse):
-        closed = [(int(match[1]), name) for name in names if (match := SEGMENT.fullmatch(name))]
-        segments = [Segment(os.path.join(folder, name), number) for number, name in sorted(closed)]
-        if CURRENT in names:
-            segments.append(Segment(os.path.join(folder, CURRENT), 0))
-        if segments:
-            yield Journal(folder, segments, _head(os.path.join(os.path.dirname(folder), HEAD)))
+        if odd := [name for name in names if name.endswith(f".jsonl{PACKED}") and not SEGMENT.fullmatch(name)]:
+            path = os.path.join(folder, min(odd))
+            raise UnavailableError(f"{path}: expected a closed segment's name, NUMBER.jsonl{PACKED}; unpack it")
+        if CURRENT in names or any(SEGMENT.fullmatch(name) for name in names):
+            yield Journal(folder, _head(folder))
 
 
-def _head(path: str) -> Head | None:
+def _closed(directory: str) -> list[Segment]:
+    """The closed segments, by number. Of one that is there twice, the compressed file is left out."""
     try:
-        with open(path, "rb") as file:
+        names = set(os.listdir(directory))
+    except OSError as exc:
+        raise UnavailableError(f"{directory}: {exc.strerror or exc}") from exc
+    named = [(int(match[1]), name) for name in names if (match := SEGMENT.fullmatch(name))]
+    once = [(number, name) for number, name in named if not name.endswith(PACKED) or name[: -len(PACKED)] not in names]
+    return [Segment(os.path.join(directory, name), number) for number, name in sorted(once)]
+
+
+def _head(directory: str) -> Head | None:
+    """The head of a node's chain stands beside its journal."""
+    try:
+        with open(os.path.join(os.path.dirname(directory), HEAD), "rb") as file:
             return parsed_head(file.read())
     except OSError:
         return None
 
 
-def lines(segment: Segment) -> Iterator[Line]:
+def _opened(path: str, stack: contextlib.ExitStack) -> BinaryIO | None:
+    """The file, until the stack ends; None if it is not there any more."""
+    try:
+        return stack.enter_context(open(path, "rb"))
+    except OSError as exc:
+        if isinstance(exc, FileNotFoundError) and not os.path.islink(path):
+            return None
+        raise UnavailableError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def _identity(file: BinaryIO | None) -> tuple[int, int] | None:
+    if file is None:
+        return None
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino
+
+
+def _placed(path: str, file: BinaryIO | None) -> Iterator[Line]:
     """Every line with its place, too long ones in pieces. The last one may be without a line feed.
 
     Raises UnavailableError.
     """
+    if file is None:
+        return
     try:
-        with open(segment.path, "rb") as file:
-            number, begins = 0, True
-            while data := file.readline(LINE_BYTES_MAX):
-                number += begins
-                begins = data.endswith(b"\n")
-                yield Line(segment.path, number, data)
+        plain = gzip.GzipFile(fileobj=file) if path.endswith(PACKED) else file
+        number, begins = 0, True
+        while data := plain.readline(LINE_BYTES_MAX):
+            number += begins
+            begins = data.endswith(b"\n")
+            yield Line(path, number, data)
+    except (EOFError, zlib.error) as exc:
+        raise UnavailableError(f"{path}: cannot be unpacked: {exc}") from exc
     except OSError as exc:
-        raise UnavailableError(f"{segment.path}: {exc.strerror or exc}") from exc
+        raise UnavailableError(f"{path}: {exc.strerror or exc}") from exc

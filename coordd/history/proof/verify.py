@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coordd.history.proof.judge import BREACH, CLOCK_SKEW_S, NOTICE, Finding, Judge
-from coordd.history.proof.reading import CURRENT, Journal, find, lines
+from coordd.history.proof.reading import Journal, find, missing
 
 
 class Proof(NamedTuple):
@@ -44,17 +44,15 @@ def verify(places: Sequence[str], clock_skew_s: float = CLOCK_SKEW_S) -> Proof:
     judge = Judge(clock_skew_s)
     journals = find(places)
     for journal in journals:
-        judge.begin()
-        for segment in journal.segments:
-            is_open = segment.path.endswith(CURRENT)
-            for line in lines(segment):
-                judge.take(line, last=is_open)
-        judge.finish_journal(journal.head, journal.directory)
-    findings = judge.verdict() + [_gap(journal) for journal in journals if journal.missing]
+        judge.begin(is_copy=journal.head is None)
+        for line, is_open in journal.lines():
+            judge.take(line, last=is_open)
+        judge.finish_journal(journal.head, journal.head_now(), journal.directory)
+    findings = judge.verdict() + [_gap(journal, gaps) for journal in journals if (gaps := missing(journal))]
     counts = (len(journals), len(judge.nodes), judge.lines, judge.launches, judge.runs, judge.chains, judge.records)
     return Proof(findings, *counts)
 
 
-def _gap(journal: Journal) -> Finding:
-    numbers = ", ".join(journal.missing[:20])
+def _gap(journal: Journal, gaps: list[str]) -> Finding:
+    numbers = ", ".join(gaps[:20])
     return Finding("segment_missing", NOTICE, "", f"not here: segments {numbers}", ((journal.directory, 0),))

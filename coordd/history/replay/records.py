@@ -15,7 +15,7 @@ from coordd.core.wire.journal_line import decode_line
 from coordd.core.wire.merge import TASK, order_key
 from coordd.errors import UnavailableError
 from coordd.history.proof.acts import BACKFILL, REFUSED, REPEATS, backfill, follows
-from coordd.history.proof.reading import find, lines
+from coordd.history.proof.reading import Journal, find
 
 ELECTED = "election-decided"
 CANCEL_HEARD = "control-cancel"
@@ -154,13 +154,12 @@ class Incident(NamedTuple):
 def collect(places: Sequence[str], run: str) -> Incident:
     """The incident of a run. Raises UnavailableError if a journal cannot be read, or none has the run."""
     journals = find(places)
-    segments = [segment for journal in journals for segment in journal.segments]
     mine: dict[bytes, Record] = {}
     at_lines: list[Line] = []
     name = json.dumps(run, ensure_ascii=False)[1:-1].encode("utf-8", "backslashreplace")
     damaged = 0
-    for segment in segments:
-        for line in lines(segment):
+    for journal in journals:
+        for line, _ in journal.lines():
             if name not in line.data:
                 continue
             record = _read(line)
@@ -178,7 +177,7 @@ def collect(places: Sequence[str], run: str) -> Incident:
     lives: dict[str, list[float]] = {}
     others: dict[bytes, Record] = {}
     job = job_of(run)
-    for record, data in _between(segments, first - OPENED_S, last + AROUND_S):
+    for record, data in _between(journals, first - OPENED_S, last + AROUND_S):
         if data in mine or len(others) >= RECORDS_MAX:
             pass
         elif record.kind == CONTROL and record.at <= last and opens_others(record, job, run):
@@ -226,9 +225,9 @@ def _matters(record: Record, job: str, keys: set[str], first: float, last: float
     return record.kind.startswith(TASK) and (record.job == job or bool(keys and keys & shared(record)))
 
 
-def _between(segments: Sequence[Any], begin: float, until: float) -> Iterator[tuple[Record, bytes]]:
-    for segment in segments:
-        for line in lines(segment):
+def _between(journals: Sequence[Journal], begin: float, until: float) -> Iterator[tuple[Record, bytes]]:
+    for journal in journals:
+        for line, _ in journal.lines():
             record = _read(line)
             if record is not None and record.host and begin <= record.at <= until:
                 yield record, line.data

@@ -114,13 +114,16 @@ def test_merge_is_what_the_rules_say_without_any_fold(told: Events) -> None:
     for uuid in {event["uuid"] for event in told}:
         story = sorted((event for event in told if event["uuid"] == uuid), key=run_key)
         states_told = [core.state_of(event["type"]) for event in story]
+        attempts = [event.get("attempt") or 0 for event in story]
         since = max((n for n, state in enumerate(states_told) if state == "retry"), default=0)
+        since = max(since, attempts.index(max(attempts)))
         if states_told[since] == "retry" and since < len(story) - 1:
             since += 1  # every event after it counts
         last = min((core.precedence(state), -n) for n, state in enumerate(states_told) if n >= since)[1]
         fields: dict[str, Any] = {}
         for n, event in enumerate(story):
             begun = max((m for m in range(n) if states_told[m] == "retry"), default=-1)
+            begun = max(begun, attempts.index(attempts[n]) - 1)
             best = min((core.precedence(state) for state in states_told[begun + 1 : n]), default=99)
             late = states_told[n] == "received" and best < core.precedence("received")
             kept = core.MERGE_RULES["received"] if late else event.keys() - {"type", "timestamp"}
@@ -189,6 +192,26 @@ def test_a_loss_that_is_told_late_does_not_undo_the_next_attempt() -> None:
     ]
     run = merge(told)["u"]
     assert (run.state, run.fields["attempt"], run.fields["token"]) == ("success", 1, 9)
+
+
+def test_a_later_attempt_counts_whatever_became_of_the_one_before() -> None:
+    """The holder says ``failed`` also when tries are left, and no event opens the next attempt."""
+    for first in ("failed", "succeeded", "revoked"):
+        told = [event("started", 1), event(first, 2), event("received", 4, attempt=1), event("started", 5, attempt=1)]
+        assert [merge(told[:n])["u"].state for n in (3, 4)] == ["received", "started"], first
+        for last, state in (("failed", "failure"), ("revoked", "revoked"), ("succeeded", "success")):
+            assert merge([*told, event(last, 6, attempt=1)])["u"].state == state, (first, last)
+
+
+def test_what_an_earlier_attempt_tells_late_changes_nothing_of_the_standing() -> None:
+    told = [
+        event("started", 3, attempt=1, node="b"),
+        event("succeeded", 4, attempt=0, node="a", exit_code=0),
+        event("retried", 5, attempt=0, node="a"),
+    ]
+    (run,) = fold(told).values()
+    assert (run.state, run.timestamp) == ("started", 1.5)
+    assert (run.fields["attempt"], run.fields["node"], run.fields["exit_code"]) == (1, "b", 0)
 
 
 def test_retry_counts_and_what_follows_it_counts() -> None:

@@ -2,7 +2,7 @@
 
 Celery folds events in the order in which they arrive. It is given those of a run in the order of the history, once
 each. That is the order of Celery's receivers (clock, timestamp, hostname), except that the attempt and its token go
-before the clock: Celery's events have no attempt.
+before the clock: Celery's events have no attempt. Where an attempt begins, the task is pending again.
 
 The rules that agree: the state that each event means, the precedence of states, ``retry``, which always counts, what a
 late ``received`` may still contribute, and when the last event of each type was. So these must be equal for each run,
@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from celery.events.state import State
+from celery.states import PENDING
 
 from coordd.core.wire.merge import LIFE, run_key
 from coordd.history.schema import RUN_FIELDS
@@ -37,7 +38,11 @@ def compare(records: Iterable[Row], runs: Mapping[str, Row], tally: Tally) -> No
             by_uuid[record["uuid"]].append(record)
     state = State(max_tasks_in_memory=len(by_uuid) + 1)
     for uuid, events in by_uuid.items():
+        attempt = 0
         for event in sorted(events, key=run_key):
+            if (event.get("attempt") or 0) > attempt and uuid in state.tasks:
+                attempt = event["attempt"]
+                state.tasks[uuid].state = PENDING
             state.event({**event, "local_received": event["timestamp"]})  # a receiver of Celery adds it
         task = vars(state.tasks[uuid])
         row = runs.get(uuid, {})

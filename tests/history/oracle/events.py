@@ -188,16 +188,17 @@ class Troubled:
             self.say(node, "task-started", grant, at + 0.04)
         if rng.random() < 0.1:
             self.say(node, "task-progress", {**grant, "stages": 3}, at + 0.5)
-        if rng.random() < 0.01:  # launched twice
-            twice = self.grant(task, attempt, other) if rng.random() < 0.5 else {**grant, "nonce": "another"}
+        if rng.random() < 0.02:  # launched twice: under another grant, or the same one on another node
+            twice = rng.choice((self.grant(task, attempt, other), {**grant, "nonce": "another"}, grant))
             self.say(other, "task-started", twice, at + rng.random())
         runtime = rng.uniform(0.5, 90.0)
         if final:
             self.end(grant, node, other, at, runtime, *rng.choices(FINAL, FINAL_WEIGHTS)[0])
             return at + runtime
-        lost = rng.random() < 0.8
-        if not lost:
-            self.end(grant, node, other, at, runtime, "task-retried", 1)
+        lost = rng.random() < 0.7
+        if not lost:  # the holder says "failed" also when tries are left; any end may be run again
+            kind, exit_code = rng.choices(TRIED, TRIED_WEIGHTS)[0]
+            self.end(grant, node, other, at, runtime, kind, exit_code)
         elif rng.random() < 0.7:  # another node gives it up, and knows more or less about it
             unknown = rng.choice(({}, {"token": 0}, {"nonce": ""}, {"token": 0, "nonce": ""}))
             self.say(other, "task-retried", {**grant, **unknown, "reason": "lost"}, at + runtime + 12.0)
@@ -291,3 +292,7 @@ ENDS = ("task-succeeded", "task-failed", "task-revoked", "task-retried")
 # How runs end, with the exit code; "": nobody tells.
 FINAL = (("task-succeeded", 0), ("task-failed", 1), ("task-failed", None), ("task-revoked", 143), ("", None))
 FINAL_WEIGHTS = (76, 10, 2, 6, 6)
+
+# How attempts end that are followed by another one.
+TRIED = (("task-failed", 1), ("task-retried", 1), ("task-succeeded", 0), ("task-revoked", 143))
+TRIED_WEIGHTS = (5, 3, 2, 1)

@@ -23,7 +23,7 @@ def of_launches(attempts: Iterable[Row]) -> Iterator[Row]:
     for row in attempts:
         by_run[row["run"]].append(row)
     for rows in by_run.values():
-        if len(rows) > 1:
+        if len(rows) > 1 or len(rows[0]["hosts"]) > 1:
             rows.sort(key=launch_order)
             yield from _twice(rows)
             yield from _overlaps(rows)
@@ -41,8 +41,10 @@ def _twice(rows: list[Row]) -> Iterator[Row]:
     for row in rows:
         several[row.get("job"), row["attempt"]].append(row)
     for launches in several.values():
-        if len(launches) > 1:
-            who = sorted(f"{row['hostname']} (token {row['token']}, nonce {row['nonce']})" for row in launches)
+        who = sorted(
+            f"{host} (token {row['token']}, nonce {row['nonce']})" for row in launches for host in row["hosts"]
+        )
+        if len(who) > 1:
             at = max(row["started"] for row in launches)
             yield _finding("launched_twice", "violation", launches[0], at, "launched by " + ", ".join(who))
 
@@ -109,29 +111,49 @@ def _repeated(rows: list[Row]) -> Iterator[Row]:
 
 
 def _backwards(rows: list[Row]) -> Iterator[Row]:
-    """A token below one of an earlier attempt of its run, or else below one of its job that was granted long before."""
+    """A token below one of an earlier attempt of its run, or else below one of its job that was granted long before, by
+    clocks that agree with the ledger's, or else by any.
+    """
     by_run: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_run[row["run"]].append(row)
-    timed = sorted(rows, key=_micros)
-    times = [_micros(row) for row in timed]
-    peaks: list[tuple[int, str, int]] = []
-    for row in timed:
-        this = (row["token"], row["run"], row["attempt"])
-        peaks.append(max(this, peaks[-1]) if peaks else this)
+    before_in_time, before_in_job = _Peaks(filter(_is_in_time, rows)), _Peaks(rows)
     for row in rows:
         before = [
             (other["token"], other["run"], other["attempt"])
             for other in by_run[row["run"]]
             if other["attempt"] < row["attempt"]
         ]
-        above = max(before, default=None)
-        if above is None or above[0] <= row["token"]:
-            index = bisect_right(times, _micros(row) - int(GRANT_ORDER_S * 1e6)) - 1
-            above = peaks[index] if index >= 0 else None
-        if above is not None and above[0] > row["token"]:
-            detail = f"token {row['token']} after {above[0]} of {above[1]}/{above[2]}"
-            yield _finding("token_backwards", "violation", row, row["granted"], detail)
+        for above, severity, by in (
+            (max(before, default=None), "violation", ""),
+            (before_in_time.of(row) if _is_in_time(row) else None, "violation", ""),
+            (before_in_job.of(row), "notice", ", by clocks of which one is more than 5 s off the ledger's"),
+        ):
+            if above is not None and above[0] > row["token"]:
+                detail = f"token {row['token']} after {above[0]} of {above[1]}/{above[2]}{by}"
+                yield _finding("token_backwards", severity, row, row["granted"], detail)
+                break
+
+
+class _Peaks:
+    """The highest token of a job by each instant, with its run and attempt."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        timed = sorted(rows, key=_micros)
+        self._times = [_micros(row) for row in timed]
+        self._peaks: list[tuple[int, str, int]] = []
+        for row in timed:
+            this = (row["token"], row["run"], row["attempt"])
+            self._peaks.append(max(this, self._peaks[-1]) if self._peaks else this)
+
+    def of(self, row: Row) -> tuple[int, str, int] | None:
+        index = bisect_right(self._times, _micros(row) - int(GRANT_ORDER_S * 1e6)) - 1
+        return self._peaks[index] if index >= 0 else None
+
+
+def _is_in_time(row: Row) -> bool:
+    """A token is the ledger's time: the node's clock agrees with it."""
+    return bool(abs(_micros(row) - row["token"]) <= GRANT_ORDER_S * 1e6)
 
 
 def _micros(row: Row) -> int:

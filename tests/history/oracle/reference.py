@@ -233,6 +233,7 @@ def _granted(grant: Grant, events: list[Row]) -> Row:
     last = max(ends, key=_end_order, default={})
     return row | row_of(
         hostname=start["hostname"],
+        hosts=sorted({one["hostname"] for one in starts}),
         started=started,
         ended=max(min(over), started) if over else None,
         outcome=state_of(last["type"]) if last else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -12,10 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from coordd.cli.coordd import program
-from coordd.core.wire.chain import Head, chained, link
+from coordd.core.wire.chain import Head, Line, chained, link
 from coordd.core.wire.journal_line import encode_line
 from coordd.history import transforms
 from coordd.history.audit import audit
+from coordd.history.proof.judge import Judge
 from coordd.history.proof.verify import Proof, verify
 from history.conftest import Frame, at_rest
 from history.journals import busy_day
@@ -142,7 +144,123 @@ def test_a_copy_without_its_head_is_a_gap_and_no_breach(tmp_path: Path) -> None:
     assert found(verify([str(tmp_path)])) == [("notice", "chain", "")]
 
 
+def control(journal_of: Path, records: list[dict[str, Any]]) -> None:
+    """What a live node adds to its open segment."""
+    with (journal_of / "current.jsonl").open("ab") as file:
+        file.write(b"".join(encode_line(record) for record in records))
+
+
+def test_a_node_that_writes_meanwhile_is_no_breach_and_loses_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the listing and the reading it closes its open segment twice, and writes on while the last is read."""
+    records, _ = audited(9)
+    heads = [Head(record["n"], link(encode_line(record)), record["timestamp"]) for record in records]
+    place = Path(node(tmp_path, records[:2], heads[3]))
+    written = place / "journal"
+    control(written, records[2:4])
+    taken: list[int] = []
+
+    def take(judge: Judge, line: Line, *, last: bool = False) -> None:
+        taken.append(line.number)
+        if len(taken) == 1:
+            (written / "current.jsonl").rename(written / "00000002.jsonl")
+            control(written, records[4:6])
+            (written / "current.jsonl").rename(written / "00000003.jsonl")
+            control(written, records[6:8])
+            (place / "audit.json").write_text(json.dumps(heads[7]._asdict()))
+        real(judge, line, last=last)
+
+    real = Judge.take
+    monkeypatch.setattr(Judge, "take", take)
+    proof = verify([str(place)])
+    assert (proof.findings, proof.records) == ([], 6)
+
+
+def test_records_that_come_while_the_open_segment_is_read_are_no_breach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, _ = audited(9)
+    heads = [Head(record["n"], link(encode_line(record)), record["timestamp"]) for record in records]
+    place = Path(node(tmp_path, records[:2], heads[1]))
+    real = Judge.take
+
+    def take(judge: Judge, line: Line, *, last: bool = False) -> None:
+        real(judge, line, last=last)
+        control(place / "journal", records[2:])
+        (place / "audit.json").write_text(json.dumps(heads[8]._asdict()))
+
+    monkeypatch.setattr(Judge, "take", take)
+    proof = verify([str(place)])
+    assert (proof.findings, proof.records) == ([], 2)
+
+
+def test_a_node_that_was_installed_anew_under_its_name_begins_a_new_chain_in_the_sink(tmp_path: Path) -> None:
+    for life, count in (("aaaaaa", 6), ("bbbbbb", 5)):
+        records = [{**record, "life": life} for record in audited(count)[0]]
+        head: Head | None = None
+        for index, record in enumerate(records):
+            records[index] = chained({k: v for k, v in record.items() if k not in ("n", "prev")}, head)
+            head = Head(index + 1, link(encode_line(records[index])), 1.0)
+        journal(tmp_path, records[:3], f"00000001-{life}.jsonl")
+        journal(tmp_path, records[3:], f"00000002-{life}.jsonl")
+
+    proof = verify([str(tmp_path)])
+    assert (proof.breaches, proof.chains, proof.records) == (0, 2, 11)
+    assert [one.lines for one in proof.findings if "a new chain begins" in one.detail] == [
+        ((str(tmp_path / "00000001-bbbbbb.jsonl"), 1),)
+    ]
+
+    path = tmp_path / "00000002-aaaaaa.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    assert ("breach", "chain", "") in found(verify([str(tmp_path)])), "a record of the first life was removed"
+
+
+def test_in_a_nodes_own_journal_no_new_chain_may_begin(tmp_path: Path) -> None:
+    records, head = audited(3)
+    place = node(tmp_path, audited(5)[0] + records, head)
+
+    assert ("breach", "chain", "") in found(verify([place]))
+
+
 # ---- damage
+
+
+def test_segments_that_somebody_compressed_are_read_as_the_spark_job_reads_them(tmp_path: Path) -> None:
+    told, _ = HISTORIES["launched twice, two tokens"]
+    records = told.records("job")
+    journal(tmp_path, records[:3])
+    path = journal(tmp_path, records[3:], "00000002-0123456789ab.jsonl")
+    (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    both = found(verify([str(tmp_path)]))
+    path.unlink()
+
+    proof = verify([str(tmp_path)])
+    assert found(proof) == both == [("breach", "launched_twice", "job@1")]
+    assert proof.findings[0].lines[-1] == (f"{path}.gz", 2)
+    assert proof.lines == len(records)
+
+    whole = (tmp_path / f"{path.name}.gz").read_bytes()
+    for spoilt in (whole[:-9], b"not gzip", whole[:20] + b"\xff\xff" + whole[22:]):
+        (tmp_path / f"{path.name}.gz").write_bytes(spoilt)
+        result = run(str(tmp_path))
+        assert result.exit_code == 65
+        assert f"{path.name}.gz: " in result.output
+
+    (tmp_path / f"{path.name}.gz").unlink()
+    (tmp_path / "current.jsonl.gz").write_bytes(whole)
+    result = run(str(tmp_path))
+    assert result.exit_code == 65
+    assert "current.jsonl.gz: expected a closed segment's name" in result.output
+
+
+def test_a_link_to_a_segment_that_is_gone_is_named(tmp_path: Path) -> None:
+    journal(tmp_path, HISTORIES["nothing to find"][0].records("job"))
+    (tmp_path / "00000002.jsonl").symlink_to(tmp_path / "nowhere")
+
+    result = run(str(tmp_path))
+    assert result.exit_code == 65
+    assert "00000002.jsonl: No such file" in result.output
 
 
 def test_a_line_that_was_altered_is_a_breach_and_one_that_was_cut_is_a_gap(tmp_path: Path) -> None:
@@ -334,13 +452,18 @@ def any_history(rng: random.Random) -> Told:
     told, token = Told(), 1000
     for run in ("@1", "@2")[: rng.randrange(1, 3)]:
         begin = 100.0 + rng.randrange(40)
+        timed = rng.random() < 0.5  # tokens are the ledger's time, and the nodes' clocks are more or less right
         for attempt in range(rng.randrange(1, 4)):
             token += rng.choice((1, 1, 1, 0, -1))
+            if timed:
+                token = int((begin + rng.choice((0, 1, 4.5, -4.5, 40))) * 1e6)
             host = rng.choice("ab")
             end = None if rng.random() < 0.2 else begin + rng.choice((1, 10, 60))
             mine = f"n{token}.{attempt}"
             of = attempt - (rng.random() < 0.1 and attempt > 0)  # sometimes the last one again
             told.attempt(begin, end, host, of, token, run=run, nonce=mine)
+            if rng.random() < 0.1:  # the same grant once more, on this node or another one
+                told.add("started", begin + rng.choice((0, 0.3, 70)), rng.choice("abc"), of, token, run=run, nonce=mine)
             if rng.random() < 0.2:
                 word, nonce = rng.choice(("failed", "retried", "revoked")), rng.choice((mine, "", "other"))
                 told.add(word, begin + rng.choice((0.3, 5, 30)), "c", attempt, token, run=run, nonce=nonce)
@@ -366,3 +489,4 @@ def test_it_agrees_with_the_audit_on_spark_about_any_history(lines: Frame, tmp_p
 
     assert (sorted(ours - on_spark), sorted(on_spark - ours)) == ([], [])
     assert {kind for _, kind, _ in ours} == kinds
+    assert {severity for severity, kind, _ in ours if kind == "token_backwards"} == {"breach", "notice"}

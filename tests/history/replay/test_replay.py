@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import random
 from pathlib import Path
@@ -341,6 +342,16 @@ def test_journals_of_an_older_version_are_replayed_too(seed: int, tmp_path: Path
     day.write(str(tmp_path))
     for run in {record["run"] for record in day.records() if "run" in record}:
         assert replay([str(tmp_path)], run).steps
+
+
+def test_compressed_segments_are_replayed_too(tmp_path: Path) -> None:
+    Tale().attempt(1, "a").add("task-succeeded", 3, "a", 0, 1, exit_code=0, result="success").play(tmp_path)
+    expected = [step.record.data for step in replay([str(tmp_path)], RUN).steps]
+    for number, path in enumerate(sorted(tmp_path.rglob("*.jsonl")), 1):
+        path.with_name(f"{number:08d}.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+
+    assert [step.record.data for step in replay([str(tmp_path)], RUN).steps] == expected
 
 
 STRANGE: list[Any] = [None, True, -1, 1.5, "x", [], {}, 10**30, ""]
