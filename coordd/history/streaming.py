@@ -22,8 +22,11 @@ from coordd.history.segments import LIST
 # Segments in one batch: what is read and sorted at a time has a bound.
 FILES_MAX = 2000
 
-# The names of closed segments, also in a sink.
-CLOSED = "[0-9]*.jsonl*"
+# The names of closed segments, also in a sink; not those of copies in progress (NAME.part).
+CLOSED = "[0-9]*{.jsonl,.jsonl.gz}"
+
+# Spark's default leaves out what is 7 days older than the newest file it has seen: a sink has such copies, too.
+AGE_MAX = "36500d"
 
 # The columns of Spark's files as rows; a stream must be given them.
 FILES = "path string, modificationTime timestamp, length bigint, content binary"
@@ -73,6 +76,7 @@ def follow(
             .option("recursiveFileLookup", "true")
             .option("pathGlobFilter", CLOSED)
             .option("maxFilesPerTrigger", FILES_MAX)
+            .option("maxFileAge", AGE_MAX)
             .load(_one(journals))
             .select("path")  # no byte of a file is read for this
         )
