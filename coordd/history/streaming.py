@@ -99,6 +99,11 @@ def checkpoint(output: str) -> str:
 def _one(journals: list[str]) -> str:
     """Streams of files take one path; a glob names several directories."""
     paths = [_local(path) if "://" not in path or path.startswith("file://") else path for path in journals]
+    missing = [path for path in paths if path.startswith("/") and not glob.glob(path)]
+    if missing:
+        raise ConfigError(
+            f"--stream cannot follow {', '.join(missing)}: there is nothing; check the spelling and what is mounted"
+        )
     if len(paths) == 1:
         return paths[0]
     if not all(path.startswith("/") for path in paths):

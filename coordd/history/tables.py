@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.history.schema import TABLES, ddl
+from coordd.history.segments import link
 
 # The partition of a table without rows: one file without rows, so that readers find the columns.
 EMPTY = "date=1970-01-01"
@@ -117,6 +118,8 @@ class Tables:
         """Link the partitions of the published table that have not changed; those that become too many files are
         written as one.
         """
+        if not self.old:
+            return
         target = os.path.join(self.new, name)
         many = set()
         for date in self.dates(os.path.join(self.old, name)).difference(changed):
@@ -188,14 +191,7 @@ def link_tree(source: str, target: str) -> None:
     os.makedirs(target, exist_ok=True)
     for name in os.listdir(source):
         if name.endswith(".parquet") and not name.startswith((".", "_")):
-            _link(os.path.join(source, name), os.path.join(target, name))
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except PermissionError:  # a file system without links
-        shutil.copy2(source, target)
+            link(os.path.join(source, name), os.path.join(target, name))
 
 
 def _days_before(today: str, days: int) -> str:

@@ -5,16 +5,19 @@ That segments may come late, twice and in any order is shown by oracle/test_orac
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from coordd.core.wire.journal_line import encode_line
 from coordd.errors import ConfigError
 from coordd.history import pipeline, schema
 from coordd.history.publishing import LAYOUT_FILE, Owner, Staging
-from coordd.history.segments import Picture
+from coordd.history.segments import Picture, snapshot
 from coordd.history.tables import Tables
+from history.journals import busy_day
 
 
 def test_rejected_lines_of_files_that_are_read_in_place_are_there_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -28,6 +31,21 @@ def test_rejected_lines_of_files_that_are_read_in_place_are_there_once(spark: Sp
         pipeline.corrupt(made, picture)
         old = made.new
         assert sorted(row.line_number for row in made.after("corrupt").collect()) == [1, 2]
+
+
+def test_a_cut_segment_does_not_end_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    records = busy_day(seed=22, runs=2).records()
+    (tmp_path / "j").mkdir()
+    packed = gzip.compress(b"".join(map(encode_line, records)))
+    (tmp_path / "j" / "00000001.jsonl.gz").write_bytes(packed[:-8])  # its checksum and length are missing
+    picture = snapshot([str(tmp_path / "j")], str(tmp_path / "picture"))
+    made = Tables(spark, "", str(tmp_path / "new"))
+    pipeline.parse(made, picture)
+    assert made.read_fresh().count() == len(records)
+    pipeline.corrupt(made, picture)
+    (rest,) = made.after("corrupt").collect()
+    assert (rest.source, rest.problem) == (f"{tmp_path}/j/00000001.jsonl.gz", "torn")
+    assert bytes(rest.line).startswith(b"(the rest of this file cannot be read: ")
 
 
 def test_tables_of_a_newer_version_are_left_alone(tmp_path: Path) -> None:

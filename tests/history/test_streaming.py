@@ -83,6 +83,9 @@ def test_a_copy_in_progress_is_not_followed(spark: SparkSession, tmp_path: Path)
 def test_journals_that_cannot_be_followed_are_said(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot follow .*/none"):
         follow(spark, [str(tmp_path / "none")], str(tmp_path / "out"), NOW, print)
+    one = journal(tmp_path / "edge-1", **{"00000001": "a"})
+    with pytest.raises(ConfigError, match=r"cannot follow .*/none, .*/edge-\[2-9\]: there is nothing"):
+        follow(spark, [str(one), f"{tmp_path}/none", f"{tmp_path}/edge-[2-9]"], str(tmp_path / "out"), NOW, print)
     with pytest.raises(ConfigError, match="one URI or local directories"):
         follow(spark, [str(tmp_path), "hdfs://name/journals"], str(tmp_path / "out"), NOW, print)
 
