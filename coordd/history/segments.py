@@ -237,7 +237,7 @@ def link(path: str, other: str) -> None:
 def _make_readable(taken: str) -> None:
     """If a compressed file is cut or damaged: replace it with what can be read, and a line that says so.
 
-    Spark would fail for such a file, each time. That line is no event, so it is kept aside as others that are cut.
+    Spark would fail for such a file, each time. That line is not an event, so it is kept aside as others that are cut.
     """
     if not _damage(taken, lambda _data: None):
         return
@@ -249,7 +249,7 @@ def _make_readable(taken: str) -> None:
 
 
 def _damage(path: str, write: Callable[[bytes], object]) -> str:
-    """Why a compressed file cannot be read to its end; "" if it can. What can be read is written."""
+    """Why a compressed file cannot be read to its end; "" if it can. ``write`` gets all bytes before that."""
     with gzip.open(path) as file:
         try:
             while data := file.read1():
