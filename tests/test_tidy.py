@@ -139,6 +139,7 @@ LIBRARY_HOME = {
     "click": ("cli/",),
     "rich": ("cli/",),
     "pyspark": ("history/", "guard.py"),  # the guard reads the conf of the driver that it runs in
+    "py4j": ("history/job.py",),  # what it raises where Java fails
     "sqlite3": (
         "adapters/ledger/sqlite_ledger.py",
         "adapters/ledger/sqlite_rows.py",

@@ -18,6 +18,8 @@ import time
 if __package__ in (None, ""):  # started by its path: coordd may not be installed in this Python
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from coordd.errors import CoorddError
@@ -35,6 +37,9 @@ PARTITION_BYTES = 32 * 1024 * 1024
 
 # What input of unknown size (not local) counts for, in bytes.
 SIZE_UNKNOWN = 2 * 1024 * 1024 * 1024
+
+# A longer retention is a mistake, and no calendar has its first day.
+DAYS_MAX = 36_500
 
 # Settings of this job, unless spark-submit says otherwise.
 CONF = {
@@ -57,7 +62,17 @@ def main(argv: list[str] | None = None) -> int:
     except (CoorddError, OSError) as exc:
         print(f"history: {exc}", file=sys.stderr)
         return 1
+    except (PySparkException, Py4JError) as exc:
+        print(f"history: Spark failed: {cause(exc)}; nothing is published, its log above says more", file=sys.stderr)
+        return 1
     return 0
+
+
+def cause(exc: Exception) -> str:
+    """What Spark or Java says, without the stack."""
+    lines = [line.strip().removeprefix(": ") for line in str(exc).splitlines()]
+    told = [line for line in lines if line and not line.startswith(("An error occurred while calling", "at "))]
+    return told[0].rstrip(".") if told else type(exc).__name__
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -112,8 +127,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def days(text: str) -> int:
     """A number of days. Raises argparse.ArgumentTypeError."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"expected a number of days, 0 or more, found {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= DAYS_MAX):
+        raise argparse.ArgumentTypeError(f"expected a number of days from 0 (keep all) to {DAYS_MAX}, found {text!r}")
     return int(text)
 
 
@@ -149,11 +164,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def add(options: argparse.Namespace, journals: list[str], owner: Owner) -> None:
-    """Add what these journals say to the output, and publish it."""
+    """Add what these journals say to the output, and publish it. Those of a stream were found by Spark."""
     began = time.monotonic()
     with Staging(options.output, owner) as staging:
         old = "" if options.rebuild else staging.readable(LAYOUT)
-        picture = snapshot(journals, os.path.join(staging.path, "_journals"), read_before(old))
+        target, found = os.path.join(staging.path, "_journals"), options.stream is not None
+        picture = snapshot(journals, target, read_before(old), found=found)
         mb = f"{picture.size / 1e6:.1f} MB" if picture.size is not None else "of unknown size"
         say(f"{len(picture.paths)} journal segments to read ({mb}), {picture.known} were read before")
         spark = session(picture.size)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from coordd.errors import ConfigError, UnavailableError
@@ -26,6 +28,9 @@ LISTINGS_MAX = 5
 LIST = "_segments.jsonl"
 OPEN = "current.jsonl"
 SUFFIXES = (".jsonl", ".jsonl.gz")
+
+# A file system without links, another one, or a file with as many links as it may have: then files are copied.
+NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.ENOTSUP, errno.ENOSYS)
 
 
 class Segment(NamedTuple):
@@ -56,8 +61,10 @@ class Picture(NamedTuple):
 
 
 def read_before(output: str) -> list[Segment]:
-    """The list of an output; empty if there is none. A damaged line is left out: that segment is read again."""
-    found = []
+    """The list of an output; empty if there is none (""). A damaged line is left out: that segment is read again."""
+    found: list[Segment] = []
+    if not output:
+        return found  # not what lies in the working directory
     try:
         with open(os.path.join(output, LIST), encoding="utf-8") as file:
             for line in file:
@@ -73,20 +80,27 @@ def list_text(segments: Iterable[Segment]) -> str:
     return "".join(json.dumps(segment) + "\n" for segment in segments)
 
 
-def snapshot(journals: list[str], target: str, before: Iterable[Segment] = ()) -> Picture:
+def snapshot(journals: list[str], target: str, before: Iterable[Segment] = (), *, found: bool = False) -> Picture:
     """Gather the segments of all journals that are not in ``before``, under ``target``.
 
     A closed segment is linked, so that pruning cannot remove it; the open one is copied, so that two scans see the same
-    lines. URIs (hdfs://, s3a://) have only closed segments and are read in place. Raises ConfigError when there is
-    nothing to read and nothing was read before.
+    lines. URIs (hdfs://, s3a://) have only closed segments and are read in place. Raises ConfigError when there are no
+    segments in one of the journals: without a node, the others prove little. ``found``: a stream has found these files,
+    and those that were pruned since are left out. Raises UnavailableError for a directory that cannot be listed.
     """
     shot = _Snapshot(target, before)
+    missing = []
     for pattern in journals:
         if re.match(r"^[a-z0-9]+://", pattern) and not pattern.startswith("file://"):
             shot.remote.append(pattern if pattern.endswith(SUFFIXES) else pattern.rstrip("/") + "/*.jsonl")
-        else:
-            shot.gather(pattern.removeprefix("file://"))
-    return shot.picture(journals)
+        elif not shot.gather(pattern.removeprefix("file://")):
+            missing.append(pattern)
+    if missing and not found:
+        raise ConfigError(
+            f"no journal segments (*.jsonl) in {', '.join(missing)}: expected some in each of --journals;"
+            " check the spelling and what is mounted, or leave it out"
+        )
+    return shot.picture()
 
 
 class _Snapshot:
@@ -99,12 +113,14 @@ class _Snapshot:
         self.known: set[str] = set()
         self.remote: list[str] = []
 
-    def gather(self, pattern: str) -> None:
+    def gather(self, pattern: str) -> bool:
+        """Are there segments?"""
         for _ in range(LISTINGS_MAX):
             with contextlib.suppress(FileNotFoundError):  # it was closed or pruned since the listing
-                for path in _segments(pattern):
+                found = _segments(pattern)
+                for path in found:
                     self.take(path)
-                return
+                return bool(found)
         raise UnavailableError(f"the journal segments of {pattern} kept changing names; tried {LISTINGS_MAX} times")
 
     def take(self, path: str) -> None:
@@ -125,6 +141,8 @@ class _Snapshot:
                 self._skip(path)
                 return
             self.digests.add(digest)
+            if path.endswith(".gz"):
+                _make_readable(taken)
         else:
             _take(path, taken)
         self.replaced |= {path, _open_beside(path)}
@@ -134,10 +152,8 @@ class _Snapshot:
         self.known.add(path)
         self.replaced.add(_open_beside(path))
 
-    def picture(self, journals: list[str]) -> Picture:
+    def picture(self) -> Picture:
         """All that was gathered."""
-        if not self.taken and not self.remote and not self.read:
-            raise ConfigError(f"no journal segments (*.jsonl) in {', '.join(journals)}")
         sizes = [os.path.getsize(path) for path in self.taken.values()]
         return Picture(
             [*(f"file://{path}" for path in self.taken.values()), *self.remote],
@@ -159,14 +175,38 @@ def digest_of(path: str) -> str:
 def _segments(pattern: str) -> list[str]:
     """The segments in a directory and below, a file, or a glob of either."""
     found: list[str] = []
-    for path in sorted(glob.glob(pattern)):
+    seen: set[str] = set()
+    for path in sorted(glob.glob(pattern), key=lambda path: (os.path.islink(path), path)):
         if os.path.isdir(path):
-            for folder, below, names in os.walk(path):
-                below.sort()
-                found.extend(os.path.join(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
+            found.extend(_below(path, seen))
         else:
             found.append(path)
-    return [os.path.abspath(path) for path in found]
+    return [os.path.abspath(path) for path in found if path.endswith(SUFFIXES)]
+
+
+def _below(top: str, seen: set[str]) -> Iterator[str]:
+    """The files below a directory. Linked directories come last, and each real one once: links may form a loop."""
+
+    def refuse(exc: OSError) -> None:
+        if isinstance(exc, FileNotFoundError):
+            raise exc  # it was removed since the listing
+        raise UnavailableError(
+            f"cannot list {exc.filename or top} ({exc.strerror}): its journals would be missing;"
+            " let this user read it, or name the other directories"
+        ) from exc
+
+    links: list[str] = []
+    for folder, below, names in os.walk(top, onerror=refuse):
+        real = os.path.realpath(folder)
+        if real in seen:
+            below.clear()
+            continue
+        seen.add(real)
+        below.sort()
+        links.extend(path for name in below if os.path.islink(path := os.path.join(folder, name)))
+        yield from (os.path.join(folder, name) for name in sorted(names))
+    for link in links:
+        yield from _below(link, seen)
 
 
 def _open_beside(path: str) -> str:
@@ -181,9 +221,39 @@ def _take(path: str, taken: str) -> None:
     if os.path.basename(path) == OPEN:
         shutil.copy2(path, taken)
         return
+    link(path, taken)
+
+
+def link(path: str, other: str) -> None:
+    """The same file under another name; a copy, where links cannot be."""
     try:
-        os.link(path, taken)
+        os.link(path, other)
     except OSError as exc:
-        if exc.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EACCES, errno.ENOTSUP):
+        if exc.errno not in NO_LINK:
             raise
-        shutil.copy2(path, taken)  # another file system, or one without links
+        shutil.copy2(path, other)
+
+
+def _make_readable(taken: str) -> None:
+    """If a compressed file is cut or damaged: replace it with what can be read, and a line that says so.
+
+    Spark would fail for such a file, each time. That line is not an event, so it is kept aside as others that are cut.
+    """
+    if not _damage(taken, lambda _data: None):
+        return
+    readable = f"{taken}.readable"  # not into the file itself: the journal has it under another name
+    with gzip.open(readable, "wb") as file:
+        damage = _damage(taken, file.write)
+        file.write(f"\n(the rest of this file cannot be read: {damage})\n".encode())
+    os.replace(readable, taken)
+
+
+def _damage(path: str, write: Callable[[bytes], object]) -> str:
+    """Why a compressed file cannot be read to its end; "" if it can. ``write`` gets all bytes before that."""
+    with gzip.open(path) as file:
+        try:
+            while data := file.read1():
+                write(data)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as exc:
+            return str(exc)
+    return ""

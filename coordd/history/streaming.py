@@ -22,8 +22,11 @@ from coordd.history.segments import LIST
 # Segments in one batch: what is read and sorted at a time has a bound.
 FILES_MAX = 2000
 
-# The names of closed segments, also in a sink.
-CLOSED = "[0-9]*.jsonl*"
+# The names of closed segments, also in a sink; not those of copies in progress (NAME.part).
+CLOSED = "[0-9]*{.jsonl,.jsonl.gz}"
+
+# Spark's default leaves out what is 7 days older than the newest file it has seen: a sink has such copies, too.
+AGE_MAX = "36500d"
 
 # The columns of Spark's files as rows; a stream must be given them.
 FILES = "path string, modificationTime timestamp, length bigint, content binary"
@@ -73,6 +76,7 @@ def follow(
             .option("recursiveFileLookup", "true")
             .option("pathGlobFilter", CLOSED)
             .option("maxFilesPerTrigger", FILES_MAX)
+            .option("maxFileAge", AGE_MAX)
             .load(_one(journals))
             .select("path")  # no byte of a file is read for this
         )
@@ -95,6 +99,11 @@ def checkpoint(output: str) -> str:
 def _one(journals: list[str]) -> str:
     """Streams of files take one path; a glob names several directories."""
     paths = [_local(path) if "://" not in path or path.startswith("file://") else path for path in journals]
+    missing = [path for path in paths if path.startswith("/") and not glob.glob(path)]
+    if missing:
+        raise ConfigError(
+            f"--stream cannot follow {', '.join(missing)}: there is nothing; check the spelling and what is mounted"
+        )
     if len(paths) == 1:
         return paths[0]
     if not all(path.startswith("/") for path in paths):

@@ -9,15 +9,22 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from datetime import date, timedelta
 from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
+from coordd.history.figures.counting import OPEN
 from coordd.history.schema import TABLES, ddl
+from coordd.history.segments import link
 
-# The partition of a table without rows: one file without rows, so that readers find the columns.
-EMPTY = "date=1970-01-01"
+# The partition of a table without rows: one file without rows, so that readers find the columns. No row is of that day:
+# no event is older than 1970.
+EMPTY = "date=1900-01-01"
+
+# Tables about runs, and what tells their run.
+OF_RUNS = {"events": "uuid", "runs": "uuid", "attempts": "run", "grants": "run", "fires": "run"}
 
 # A partition with more files is written as one again when it gets more rows.
 FILES_MAX = 12
@@ -97,10 +104,8 @@ class Tables:
                 rows = before.join(key, key.columns, "left_semi")
                 found.append(rows.select(F.lit(name).alias("name"), "date").distinct())
         self.spark.sparkContext.setJobDescription("look for days that change")
-        days: dict[str, set[str]] = {name: set() for name in keys}
-        for row in reduce(DataFrame.unionByName, found).collect() if found else ():
-            days[row["name"]].add(f"date={row.date.isoformat()}")
-        return {name: Affected(key, days[name]) for name, key in keys.items()}
+        days = _days(found)
+        return {name: Affected(key, days.get(name, set())) for name, key in keys.items()}
 
     def replace(self, name: str, rows: DataFrame, affected: Affected) -> None:
         """The next table is the published one, without the ``affected`` rows, and with ``rows``."""
@@ -117,14 +122,16 @@ class Tables:
         """Link the partitions of the published table that have not changed; those that become too many files are
         written as one.
         """
+        if not self.old:
+            return
         target = os.path.join(self.new, name)
         many = set()
-        for date in self.dates(os.path.join(self.old, name)).difference(changed):
-            source = os.path.join(self.old, name, date)
-            if os.path.isdir(os.path.join(target, date)) and len(os.listdir(source)) > FILES_MAX:
-                many.add(date)
+        for day in self.dates(os.path.join(self.old, name)).difference(changed):
+            source = os.path.join(self.old, name, day)
+            if os.path.isdir(os.path.join(target, day)) and len(os.listdir(source)) > FILES_MAX:
+                many.add(day)
             else:
-                link_tree(source, os.path.join(target, date))
+                link_tree(source, os.path.join(target, day))
         if many:
             before = self.before(name)
             assert before is not None
@@ -144,8 +151,8 @@ class Tables:
         """The next ``events``: the published ones and the fresh ones."""
         target = os.path.join(self.new, "events")
         os.makedirs(target, exist_ok=True)
-        for date in self.dates(self.fresh_events):
-            os.rename(os.path.join(self.fresh_events, date), os.path.join(target, date))
+        for day in self.dates(self.fresh_events):
+            os.rename(os.path.join(self.fresh_events, day), os.path.join(target, day))
         self.keep("events")
         self.complete("events")
 
@@ -168,14 +175,45 @@ class Tables:
         return self.spark.range(0, numPartitions=1).select(*columns)
 
     def forget(self, keep_days: int, today: str) -> None:
-        """Retention: remove what is older, in days before ``today`` (YYYY-MM-DD)."""
-        limit = f"date={_days_before(today, keep_days)}"
-        for name in TABLES:
-            path = os.path.join(self.new, name)
-            for date in self.dates(path):
-                if date < limit:
-                    shutil.rmtree(os.path.join(path, date))
+        """Retention: remove what is older, in days before ``today`` (YYYY-MM-DD). A day stays as long as one of its
+        daemons or runs lives, or ended since.
+        """
+        first = date.fromisoformat(today) - timedelta(days=keep_days)
+        limit = f"date={first.isoformat()}"
+        old = {name: {day for day in self.dates(os.path.join(self.new, name)) if day < limit} for name in TABLES}
+        since = (first - date(1970, 1, 1)).total_seconds()
+        self.spark.sparkContext.setJobDescription("look for days that may be forgotten")
+        living = _days(self._living(old, since))
+        for name, days in old.items():
+            for day in days.difference(living.get(name, ())):
+                shutil.rmtree(os.path.join(self.new, name, day))
             self.complete(name)
+
+    def _living(self, old: Mapping[str, set[str]], since: float) -> list[DataFrame]:
+        """Those of these days that have rows of nodes and runs that live, or ended since (Unix seconds)."""
+        over = ~F.col("state").isin(*OPEN) & (F.col("timestamp") < since)
+        runs = self.after("runs").where(~over)
+        found = []
+        for name, days in old.items():
+            if not days:
+                continue
+            rows = self.after(name).where(_on(days))
+            if name in OF_RUNS:
+                rows = rows.join(runs.select(OF_RUNS[name]), OF_RUNS[name], "left_semi")
+            elif name == "nodes":
+                rows = rows.where(F.col("last_at") >= since)
+            else:
+                continue
+            found.append(rows.select(F.lit(name).alias("name"), "date").distinct())
+        return found
+
+
+def _days(found: list[DataFrame]) -> dict[str, set[str]]:
+    """Partitions by table, from rows of (name, date)."""
+    days: dict[str, set[str]] = {}
+    for row in reduce(DataFrame.unionByName, found).collect() if found else ():
+        days.setdefault(row["name"], set()).add(f"date={row.date.isoformat()}")
+    return days
 
 
 def _on(dates: Iterable[str]) -> Column:
@@ -188,17 +226,4 @@ def link_tree(source: str, target: str) -> None:
     os.makedirs(target, exist_ok=True)
     for name in os.listdir(source):
         if name.endswith(".parquet") and not name.startswith((".", "_")):
-            _link(os.path.join(source, name), os.path.join(target, name))
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except PermissionError:  # a file system without links
-        shutil.copy2(source, target)
-
-
-def _days_before(today: str, days: int) -> str:
-    from datetime import date, timedelta
-
-    return (date.fromisoformat(today) - timedelta(days=days)).isoformat()
+            link(os.path.join(source, name), os.path.join(target, name))

@@ -57,7 +57,7 @@ def job(name: str, runs: int, **more: Any) -> dict[str, Any]:
         "failed": 1,
         "rejected": 0,
         "open": 0,
-        "launches": runs + 1,
+        "again": 1,
         "timed": runs - 1,
         "took": [58.0, 60.0, 61.0, 62.0, 66.0],
         "delay": [0.4, 2.0],

@@ -148,6 +148,19 @@ def test_nothing_to_read_is_one_sentence_and_exit_1(tmp_path: Path, capfd: pytes
     assert not (tmp_path / "out").exists()
 
 
+def test_a_failure_of_spark_is_a_sentence_and_exit_1(
+    tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for journals, said in (("nosuch://place/j", 'No FileSystem for scheme "nosuch"'), ("file1://a", "file1")):
+        assert job.main(["--journals", journals, "--output", str(tmp_path / "out")]) == 1
+        lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("history: ")]
+        assert len(lines) == 1
+        assert lines[0].startswith("history: Spark failed: ")
+        assert said in lines[0]
+    assert not (tmp_path / "out").exists()
+    assert spark.range(1).count() == 1, "the session of another one goes on"
+
+
 def test_a_report_elsewhere_is_refused_before_anything_is_read(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,7 +176,12 @@ def test_a_report_elsewhere_is_refused_before_anything_is_read(
         (["--stream", "now", "--rebuild"], "--rebuild: a stream reads what is new"),
         (["--stream", "0"], "--stream: expected now, or a number of seconds from 1 to 86400, found '0'"),
         (["--stream", "nan"], "--stream: expected now, or a number of seconds from 1 to 86400, found 'nan'"),
-        (["--keep-days", "-1"], "--keep-days: expected a number of days, 0 or more, found '-1'"),
+        (["--keep-days", "-1"], "--keep-days: expected a number of days from 0 (keep all) to 36500, found '-1'"),
+        (
+            ["--keep-days", "800000"],
+            "--keep-days: expected a number of days from 0 (keep all) to 36500, found '800000'",
+        ),
+        (["--keep-days", "9" * 5000], "--keep-days: expected a number of days from 0 (keep all) to 36500, found '999"),
         (["--clock-skew-s", "nan"], "--clock-skew-s: expected a number of seconds, 0 or more, found 'nan'"),
         (["--clock-skew-s", "-1"], "--clock-skew-s: expected a number of seconds, 0 or more, found '-1'"),
         (["--clock-skew-s", "inf"], "--clock-skew-s: expected a number of seconds, 0 or more, found 'inf'"),

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from coordd.history.figures.learning import NOTHING, Limits, warnings
+from coordd.history.figures.learning import NOTHING, RUNNING_SHOWN, Limits, warnings
 from coordd.history.pages.charts import fence, over_time, trend as trend_chart, week
 from coordd.history.pages.parts import percent, span
 from coordd.history.pages.timeline import LIGHT, PALETTE, colours, timeline
@@ -178,6 +178,16 @@ def test_an_outlier_has_a_ring_and_a_failure_a_cross() -> None:
     assert fence([58.0, 60.0, 61.0, 62.0, 66.0], 9) is None, "too few to tell"
 
 
+@pytest.mark.parametrize("state", ["started", "received", "retry", "pending", "unknown"])
+def test_a_run_whose_second_attempt_runs_is_drawn_as_open(state: str) -> None:
+    """Its first attempt is over; the run has not failed."""
+    runs = trend("j", 24)
+    runs[5]["state"] = state
+    drawn = svg(trend_chart(runs, [58.0, 60.0, 61.0, 62.0, 66.0], 23))
+    assert len(drawn.findall("./g/circle[@class='open-mark']")) == 1
+    assert drawn.findall("./g/path[@class='cross']") == []
+
+
 def test_the_hours_of_the_week_name_failures() -> None:
     drawn = svg(week([{"weekday": 0, "hour": 2, "starts": 4, "failed": 1, "delay_s": 0.5}]))
     assert drawn.findtext("./g/title") == "Mon 02:00 UTC: 4 starts, 1 failed, 95 % within 0.5 s of their time"
@@ -225,6 +235,22 @@ def test_the_report_says_how_good_its_expectations_were_or_that_there_is_not_eno
     assert "1 run had not enough data." in html
     assert "not enough data (fewer than 8 successes)" in html
     assert "3 days with successes, and 4 are needed" in page(Report(learned=NOTHING._replace(days=3)))
+
+
+def test_what_is_left_out_of_the_expectations_is_said() -> None:
+    assert "The first 50 of" not in page(sample())
+    found = [{"job": f"j{n}", "run": "", "at": MORNING - n if n else None, "why": "may"} for n in range(70)]
+    alive = sample().learned.running[:1] * RUNNING_SHOWN
+    html = page(replace(sample(), warnings=found, learned=sample().learned._replace(running=alive)))
+    assert "The first 50 of 70 warnings." in html
+    assert "<b>j69</b>" in html, "the most urgent one is there"
+    assert "<b>j0</b>" not in html
+    assert "The 20 runs that have run the longest; there may be more." in html
+
+
+def test_tried_again_is_shown_as_it_was_counted() -> None:
+    report = replace(sample(), jobs=[job("j", 10, again=7, rejected=3)], trends={"j": []})
+    assert re.search(r"<td[^>]*>7</td>", page(report))
 
 
 def test_many_jobs_make_no_large_page() -> None:

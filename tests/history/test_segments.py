@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from coordd.errors import ConfigError, UnavailableError
 from coordd.history import segments
 from coordd.history.segments import snapshot
+from coordd.history.tables import Tables, link_tree
 
 
 def journal(path: Path, **segments: str) -> Path:
@@ -51,6 +55,79 @@ def test_no_journal_at_all_is_said_clearly(tmp_path: Path) -> None:
         snapshot([str(tmp_path / "nothing")], str(tmp_path / "picture"))
 
 
+def test_each_journal_without_segments_is_named(tmp_path: Path) -> None:
+    """A report over half of the nodes would be green."""
+    one = str(journal(tmp_path / "edge-1", current="a"))
+    empty = str(journal(tmp_path / "a-mount-that-is-gone"))
+    (tmp_path / "00000001.jsonl.part").write_text("half")
+    missing = [f"{tmp_path}/TYPO", empty, f"{tmp_path}/edge-[2-9]", f"{tmp_path}/00000001.jsonl.part"]
+    first = snapshot([one], str(tmp_path / "p1"))
+    for before in ((), first.read):
+        with pytest.raises(ConfigError) as refused:
+            snapshot([one, *missing], str(tmp_path / "p2"), before)
+        assert str(refused.value).startswith(f"no journal segments (*.jsonl) in {', '.join(missing)}: expected some")
+    pruned = snapshot([one, f"{one}/00000001.jsonl"], str(tmp_path / "p3"), found=True)
+    assert contents(pruned.paths) == ["a"], "a stream found a segment that was pruned since"
+
+
+def test_a_directory_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal(tmp_path / "j" / "edge-1", current="a")
+    secret = str(journal(tmp_path / "j" / "edge-2", current="b"))
+    scandir = os.scandir
+
+    def denied(path: str) -> object:  # root may list everything
+        if path == secret:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(UnavailableError, match=f"cannot list {secret} \\(Permission denied\\)"):
+        snapshot([str(tmp_path / "j")], str(tmp_path / "picture"))
+
+
+def test_linked_directories_are_read_and_loops_end(tmp_path: Path) -> None:
+    journal(tmp_path / "elsewhere" / "edge-1", current="a")
+    two = journal(tmp_path / "j" / "edge-2", current="b")
+    (tmp_path / "j" / "edge-1").symlink_to(tmp_path / "elsewhere" / "edge-1")
+    (tmp_path / "j" / "also-edge-2").symlink_to(two)
+    (two / "up").symlink_to(tmp_path / "j")
+    picture = snapshot([str(tmp_path / "j")], str(tmp_path / "p1"))
+    assert contents(picture.paths) == ["b", "a"]
+    assert [path.removeprefix(f"file://{picture.below}{tmp_path}/j") for path in picture.paths] == [
+        "/edge-2/current.jsonl",
+        "/edge-1/current.jsonl",
+    ]
+    assert len(snapshot([f"{tmp_path}/j/*"], str(tmp_path / "p2")).paths) == 2
+
+
+def unpacked(uri: str) -> str:
+    with gzip.open(uri.removeprefix("file://")) as file:
+        return file.read().decode()
+
+
+def test_of_a_damaged_compressed_segment_that_counts_which_can_be_read(tmp_path: Path) -> None:
+    one = journal(tmp_path / "edge-1", **{"00000001": "a\n"})
+    packed = gzip.compress(b"".join(b'{"line":%d}\n' % number for number in range(20_000)))
+    for name, data in (("2", packed), ("3", packed[: len(packed) // 2]), ("4", b"no gzip"), ("5", packed + b"tail")):
+        (one / f"0000000{name}.jsonl.gz").write_bytes(data)
+    picture = snapshot([str(one)], str(tmp_path / "p1"))
+    _, whole, half, none, tail = picture.paths
+    assert Path(whole.removeprefix("file://")).read_bytes() == packed
+    lines = unpacked(half).splitlines()
+    assert lines[0] == '{"line":0}'
+    assert 5000 < len(lines) < 20_000
+    assert lines[-1].startswith("(the rest of this file cannot be read: ")
+    assert unpacked(none).strip().startswith("(the rest of this file cannot be read: Not a gzipped file")
+    assert len(unpacked(tail).splitlines()) >= 20_000
+    assert (one / "00000003.jsonl.gz").read_bytes() == packed[: len(packed) // 2], "the journal stays as it is"
+    again = snapshot([str(one)], str(tmp_path / "p2"), picture.read)
+    assert (again.paths, again.known) == ([], 5)
+    (one / "00000003.jsonl.gz").write_bytes(gzip.compress(b"copied again\n"))
+    assert [unpacked(path) for path in snapshot([str(one)], str(tmp_path / "p3"), picture.read).paths] == [
+        "copied again\n"
+    ]
+
+
 def test_a_segment_that_is_closed_meanwhile_is_found_under_its_new_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,13 +154,28 @@ def test_names_that_never_settle_are_given_up(tmp_path: Path, monkeypatch: pytes
         snapshot([str(one)], str(tmp_path / "picture"))
 
 
-def test_across_file_systems_segments_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK])
+def test_where_links_cannot_be_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def no_link(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", no_link)
     one = journal(tmp_path / "edge-1", **{"00000001": "a"})
     assert contents(snapshot([str(one)], str(tmp_path / "picture")).paths) == ["a"]
+    (one / "part-0.parquet").write_text("rows")
+    link_tree(str(one), str(tmp_path / "next"))
+    assert (tmp_path / "next" / "part-0.parquet").read_text() == "rows"
+
+
+def test_no_output_is_not_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--rebuild`` reads nothing of the old output, also when it is started in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / segments.LIST).write_text(segments.list_text([segments.Segment("/j/1.jsonl", 3, 4, "d")]))
+    journal(tmp_path / "runs" / "date=2026-09-21")
+    (tmp_path / "runs" / "date=2026-09-21" / "part-0.parquet").write_text("rows")
+    assert segments.read_before("") == []
+    Tables(cast(SparkSession, None), "", str(tmp_path / "next")).keep("runs")
+    assert not (tmp_path / "next").exists()
 
 
 def test_a_closed_segment_is_read_once_whatever_its_name_is(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import glob
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -57,9 +59,33 @@ def test_a_batch_that_failed_is_found_again_without_pruned_segments(spark: Spark
     assert [glob.glob(path) for path in batches[0]] == [[f"{one}/00000002.jsonl"]]
 
 
+def test_a_segment_that_comes_late_is_followed_however_old_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    one = journal(tmp_path / "edge-1", **{"00000002": "new"})
+    (journal(tmp_path / "out") / LIST).touch()
+    batches: list[list[str]] = []
+    follow(spark, [str(one)], str(tmp_path / "out"), NOW, batches.append)
+    (one / "00000001.jsonl").write_text("of a node that was away for a year")
+    year_ago = time.time() - 365 * 86_400
+    os.utime(one / "00000001.jsonl", (year_ago, year_ago))
+    follow(spark, [str(one)], str(tmp_path / "out"), NOW, batches.append)
+    assert batches == [[f"{one}/00000002.jsonl"], [f"{one}/00000001.jsonl"]]
+
+
+def test_a_copy_in_progress_is_not_followed(spark: SparkSession, tmp_path: Path) -> None:
+    one = journal(tmp_path / "edge-1", **{"00000001": "a"})
+    for name in ("00000002.jsonl.part", "00000003.jsonl.gz.part", "00000004.jsonl.gz"):
+        (one / name).write_text("half")
+    batches: list[list[str]] = []
+    follow(spark, [str(one)], str(tmp_path / "out"), NOW, batches.append)
+    assert batches == [[f"{one}/00000001.jsonl", f"{one}/00000004.jsonl.gz"]]
+
+
 def test_journals_that_cannot_be_followed_are_said(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot follow .*/none"):
         follow(spark, [str(tmp_path / "none")], str(tmp_path / "out"), NOW, print)
+    one = journal(tmp_path / "edge-1", **{"00000001": "a"})
+    with pytest.raises(ConfigError, match=r"cannot follow .*/none, .*/edge-\[2-9\]: there is nothing"):
+        follow(spark, [str(one), f"{tmp_path}/none", f"{tmp_path}/edge-[2-9]"], str(tmp_path / "out"), NOW, print)
     with pytest.raises(ConfigError, match="one URI or local directories"):
         follow(spark, [str(tmp_path), "hdfs://name/journals"], str(tmp_path / "out"), NOW, print)
 

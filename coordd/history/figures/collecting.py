@@ -44,7 +44,8 @@ def collect(
             step_s = counting.step_of((span.last or 0.0) - (span.first or 0.0))
             jobs = counting.jobs(whole)
             names = [row["job"] for row in jobs[: counting.TRENDS_SHOWN]]
-            learned = learn(whole, list(span.days))
+            asked = jobs + counting.jobs_named(whole, limits.keys() - {row["job"] for row in jobs})
+            learned = learn(whole, list(span.days), [row["job"] for row in asked])
             counted = counting.counts(
                 nodes=(nodes, "hostname", F.sum("events")),
                 states=(runs, "state", F.count(F.lit(1))),
@@ -78,7 +79,7 @@ def collect(
                 trouble=counting.trouble(whole),
                 hours=counting.hours(whole),
                 learned=learned,
-                warnings=warnings(learned, jobs, limits, span.now or 0.0),
+                warnings=warnings(learned, asked, limits, span.now or 0.0),
                 first_at=span.first,
                 last_at=span.now,
             )

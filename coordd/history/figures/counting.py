@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import reduce
 from typing import Any
 
@@ -103,27 +104,32 @@ def over_time(whole: DataFrame, step_s: int, until: float) -> Rows:
 
 
 def jobs(whole: DataFrame) -> Rows:
-    """Each job in one row, those with most runs first. Quantiles of durations are of successes."""
+    """Each job in one row, those with most runs first."""
+    return rows(_by_job(whole).orderBy(F.col("runs").desc(), "job").limit(JOBS_SHOWN))
+
+
+def jobs_named(whole: DataFrame, names: Collection[str]) -> Rows:
+    """The rows of these jobs, however few runs they have."""
+    return rows(_by_job(whole.where(F.col("job").isin(*names))).orderBy("job")) if names else []
+
+
+def _by_job(whole: DataFrame) -> DataFrame:
+    """Quantiles of durations are of successes. ``again``: launches after the first one of a run."""
     took, delay = F.col("took_s"), F.col("delay_s")
-    return rows(
-        whole.groupBy("job")
-        .agg(
-            F.count(F.lit(1)).alias("runs"),
-            F.sum((F.col("state") == SUCCESS).cast("long")).alias("succeeded"),
-            F.sum((F.col("state") == FAILURE).cast("long")).alias("failed"),
-            F.sum((F.col("state") == REJECTED).cast("long")).alias("rejected"),
-            F.sum(F.col("state").isin(*OPEN).cast("long")).alias("open"),
-            F.sum("launches").alias("launches"),
-            F.count(took).alias("timed"),
-            F.percentile_approx(took, [0.1, 0.25, 0.5, 0.75, 0.9]).alias("took"),
-            F.percentile_approx(delay, [0.5, 0.95]).alias("delay"),
-            F.max("at").alias("last_at"),
-            F.min("at").alias("first_at"),
-            F.max_by("state", "at").alias("last_state"),
-            F.max(F.when(F.col("state") == SUCCESS, F.coalesce("over", "timestamp"))).alias("succeeded_at"),
-        )
-        .orderBy(F.col("runs").desc(), "job")
-        .limit(JOBS_SHOWN)
+    return whole.groupBy("job").agg(
+        F.count(F.lit(1)).alias("runs"),
+        F.sum((F.col("state") == SUCCESS).cast("long")).alias("succeeded"),
+        F.sum((F.col("state") == FAILURE).cast("long")).alias("failed"),
+        F.sum((F.col("state") == REJECTED).cast("long")).alias("rejected"),
+        F.sum(F.col("state").isin(*OPEN).cast("long")).alias("open"),
+        F.coalesce(F.sum(F.col("launches") - 1), F.lit(0)).alias("again"),
+        F.count(took).alias("timed"),
+        F.percentile_approx(took, [0.1, 0.25, 0.5, 0.75, 0.9]).alias("took"),
+        F.percentile_approx(delay, [0.5, 0.95]).alias("delay"),
+        F.max("at").alias("last_at"),
+        F.min("at").alias("first_at"),
+        F.max_by("state", "at").alias("last_state"),
+        F.max(F.when(F.col("state") == SUCCESS, F.coalesce("over", "timestamp"))).alias("succeeded_at"),
     )
 
 

@@ -6,10 +6,10 @@ there are too few, the answer is that there is not enough data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.core.ledger.words import RECEIVED, STARTED
 from coordd.history.figures.counting import DAY, Rows, hour, rows, weekday
@@ -48,7 +48,8 @@ class Limits(NamedTuple):
 class Learned(NamedTuple):
     """``quantiles``: per job. ``errors``: per job, and the whole under None. ``running``: with their expected end.
 
-    ``held_back``: how many days the error was measured on; 0: there are too few days.
+    ``held_back``: how many days the error was measured on; 0: there are too few days. ``newest``: as ``running``, for
+    each job the run that started last, if ``running`` has not all of them.
     """
 
     quantiles: dict[str, dict[str, Any]]
@@ -57,23 +58,29 @@ class Learned(NamedTuple):
     collisions: Rows
     held_back: int
     days: int
+    newest: Sequence[dict[str, Any]] = ()
 
 
 NOTHING = Learned({}, {}, [], [], 0, 0)
 
 
-def learn(whole: DataFrame, days: list[int]) -> Learned:
-    """``days``: the days with successes (days since 1970), in order."""
+def learn(whole: DataFrame, days: list[int], names: Collection[str]) -> Learned:
+    """``days``: the days with successes (days since 1970), in order. ``names``: the jobs that are asked about."""
     timed = whole.where(F.col("took_s").isNotNull()).select(
         "job", "took_s", "begun", _slot().alias("slot"), F.floor(F.col("begun") / DAY).alias("day")
     )
     held = max(1, round(len(days) * HELD_BACK)) if len(days) >= DAYS_MIN else 0
     by_slot, by_job = _quantiles(timed, "job", "slot"), _quantiles(timed, "job")
-    errors = _errors(timed, days[-held]) if held else []
+    errors = rows(_errors(timed, days[-held]).where(F.col("job").isNull() | F.col("job").isin(*names))) if held else []
+    running = _running(whole)
+    shown = rows(_expected(running, by_slot, by_job).orderBy("last_begun", "run").limit(RUNNING_SHOWN))
+    last = Window.partitionBy("job").orderBy(F.col("last_begun").desc(), "run")
+    newest = running.where(F.col("job").isin(*names)).withColumn("n", F.row_number().over(last)).where("n = 1")
     return Learned(
-        quantiles={row["job"]: row for row in rows(by_job.where(F.col("n") >= JOB_MIN).limit(1000))},
+        quantiles={row["job"]: row for row in rows(by_job.where((F.col("n") >= JOB_MIN) & F.col("job").isin(*names)))},
         errors={row["job"]: row for row in errors},
-        running=_running(whole, by_slot, by_job),
+        running=shown,
+        newest=rows(_expected(newest, by_slot, by_job)) if len(shown) == RUNNING_SHOWN else [],
         collisions=collisions(whole),
         held_back=held,
         days=len(days),
@@ -108,7 +115,7 @@ def _expected(asked: DataFrame, by_slot: DataFrame, by_job: DataFrame) -> DataFr
     return joined.select(*asked.columns, "mean", F.col("s_p50").isNotNull().alias("by_hour"), *picked)
 
 
-def _errors(timed: DataFrame, first_held: int) -> Rows:
+def _errors(timed: DataFrame, first_held: int) -> DataFrame:
     """The error on the days from ``first_held`` on, with what only the days before it tell; per job and in all.
 
     ``median_error``: of |actual - expected| / expected. ``of_mean``: the same for the job's plain mean. ``inside``: the
@@ -120,7 +127,7 @@ def _errors(timed: DataFrame, first_held: int) -> Rows:
     floor_s = F.lit(0.001)
     off = F.abs(F.col("took_s") - F.col("p50")) / F.greatest("p50", floor_s)
     of_mean = F.abs(F.col("took_s") - F.col("mean")) / F.greatest("mean", floor_s)
-    return rows(
+    return (
         told.withColumn("off", off)
         .withColumn("of_mean", of_mean)
         .withColumn("inside", F.col("took_s").between(F.col("p10"), F.col("p90")).cast("int"))
@@ -132,16 +139,14 @@ def _errors(timed: DataFrame, first_held: int) -> Rows:
             F.percentile_approx("of_mean", 0.5).alias("mean_error"),
             F.avg("inside").alias("inside"),
         )
-        .limit(1000)
     )
 
 
-def _running(whole: DataFrame, by_slot: DataFrame, by_job: DataFrame) -> Rows:
-    """Runs whose end is in no journal, with the expected duration of the attempt; the oldest first."""
-    alive = whole.where(F.col("state").isin(STARTED, RECEIVED) & F.col("last_begun").isNotNull()).select(
+def _running(whole: DataFrame) -> DataFrame:
+    """Runs whose end is in no journal."""
+    return whole.where(F.col("state").isin(STARTED, RECEIVED) & F.col("last_begun").isNotNull()).select(
         "job", "run", "node", "last_begun", _slot().alias("slot")
     )
-    return rows(_expected(alive, by_slot, by_job).orderBy("last_begun", "run").limit(RUNNING_SHOWN))
 
 
 def collisions(whole: DataFrame) -> Rows:
@@ -192,7 +197,7 @@ def collisions(whole: DataFrame) -> Rows:
 def warnings(learned: Learned, jobs: Rows, limits: Mapping[str, Limits], now: float) -> Rows:
     """What will probably, or may, miss ``expect_within`` or ``timeout``: job, run, what, when (Unix seconds), why."""
     found: Rows = []
-    running = {row["job"]: row for row in learned.running}
+    running = {row["job"]: row for row in [*learned.running, *learned.newest]}
     for row in jobs:
         name = row["job"]
         limit, known, alive = limits.get(name), learned.quantiles.get(name), running.get(name)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from coordd.history.figures.counting import OPEN
 from coordd.history.pages.parts import WEEKDAYS, count, none, span
 
 WIDTH = 1000
@@ -196,7 +197,7 @@ def _mark(run: dict[str, Any], length: float, x: float, y: float, odd: bool) -> 
         ring = f'<circle class="odd" cx="{x:.1f}" cy="{y:.1f}" r="8"/>' if odd else ""
         over = "" if run["launches"] == 1 else f'<circle class="again" cx="{x:.1f}" cy="{y:.1f}" r="1.7"/>'
         drawn = f'{ring}<circle class="s-success" cx="{x:.1f}" cy="{y:.1f}" r="4.2"/>{over}'
-    elif run["over"] is None:
+    elif run["over"] is None or run["state"] in OPEN:  # an earlier attempt may be over
         drawn = f'<circle class="open-mark" cx="{x:.1f}" cy="{y:.1f}" r="4.2"/>'
     else:
         drawn = f'<path class="cross" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'

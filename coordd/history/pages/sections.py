@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from coordd.history.figures.counting import LATE_S, NODES_SHOWN, TROUBLE_SHOWN
-from coordd.history.figures.learning import DAYS_MIN, JOB_MIN, Learned
+from coordd.history.figures.learning import DAYS_MIN, JOB_MIN, RUNNING_SHOWN, Learned
 from coordd.history.pages.charts import sparkline
 from coordd.history.pages.parts import (
     WEEKDAYS,
@@ -26,6 +26,9 @@ from coordd.history.pages.parts import (
 
 Rows = list[dict[str, Any]]
 
+# How many warnings are told; those that come true first.
+WARNINGS_SHOWN = 50
+
 TO = '<span class="to" aria-label="handed over to">→</span>'
 
 
@@ -44,7 +47,6 @@ def jobs(rows: Rows, trends: dict[str, Rows], all_jobs: int) -> str:
         linked = f'<a href="#{anchor(place)}">{name}</a>' if row["job"] in trends else name
         ended = row["runs"] - row["open"]
         rate = row["succeeded"] / ended if ended else None
-        again = (row["launches"] or 0) - (row["runs"] - row["rejected"])
         delay, took = row["delay"] or [None, None], row["took"] or [None] * 5
         cells.append(
             (
@@ -53,7 +55,7 @@ def jobs(rows: Rows, trends: dict[str, Rows], all_jobs: int) -> str:
                 number(row["runs"]),
                 "" if rate is None else f"{percent(rate)} {share_bar(rate, 'low' if rate < 0.9 else '')}",
                 number(row["failed"]) or "0",
-                number(max(again, 0)),
+                number(row["again"]),
                 span(took[2]),
                 span(took[4]),
                 sparkline(trends.get(row["job"], [])),
@@ -178,13 +180,15 @@ def expected(learned: Learned, warned: Rows, now: float) -> str:
 
 
 def _warnings(warned: Rows) -> str:
+    shown = sorted(warned, key=lambda row: (row["at"] is None, row["at"]))[:WARNINGS_SHOWN]
     lines = [
         f"<li><b>{escape(row['job'])}</b> {code(row['run'])} {escape(row['why'])}"
         + (f" ({instant(row['at'], '%m-%d %H:%M')} UTC)" if row["at"] else "")
         + ".</li>"
-        for row in warned
+        for row in shown
     ]
-    return f'<ul class="warned">{"".join(lines)}</ul>'
+    more = none(f"The first {len(shown)} of {count(len(warned), 'warning')}.") if len(warned) > len(shown) else ""
+    return f'<ul class="warned">{"".join(lines)}</ul>{more}'
 
 
 def _running(rows: Rows, now: float) -> str:
@@ -200,7 +204,9 @@ def _running(rows: Rows, now: float) -> str:
             ends = f"{badge('late')} longer than 9 of 10 of its runs" if late else ends
             usual = f"{span(row['p50'])} to {span(row['p90'])}" + (" at this hour" if row["by_hour"] else "")
         body.append((code(row["run"]), escape(row["node"] or ""), instant(row["last_begun"]), span(age_s), usual, ends))
-    return table(("run", "node", "started (UTC)", "#so far", "usually", "expected end (UTC)"), body, "running")
+    more = f"The {len(rows)} runs that have run the longest; there may be more." if len(rows) == RUNNING_SHOWN else ""
+    heads = ("run", "node", "started (UTC)", "#so far", "usually", "expected end (UTC)")
+    return table(heads, body, "running") + (none(more) if more else "")
 
 
 def _advice(rows: Rows) -> str:

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from coordd.core.wire.journal_line import encode_line
 from coordd.errors import ConfigError
 from coordd.history import transforms
-from coordd.history.figures import counting
-from coordd.history.figures.collecting import limits_of
+from coordd.history.figures import counting, learning
+from coordd.history.figures.collecting import collect, limits_of
 from coordd.history.figures.learning import JOB_MIN, Learned, Limits, learn
-from coordd.history.schema import ATTEMPTS, RUNS
+from coordd.history.schema import ATTEMPTS, AUDIT, CORRUPT, NODES, RUNS
 from history.conftest import Frame, at_rest
-from history.weeks import DAY_S, HOUR, MONDAY, Weeks
+from history.weeks import DAY_S, HOUR, MONDAY, RHYTHM, Weeks
 
 DAYS = 10
 
@@ -39,7 +39,7 @@ def tables(lines: Frame, weeks: Weeks) -> tuple[DataFrame, DataFrame]:
 @pytest.fixture(scope="module")
 def learned(tables: tuple[DataFrame, DataFrame]) -> Learned:
     first = int(MONDAY // DAY_S)
-    return learn(tables[0], list(range(first, first + DAYS)))
+    return learn(tables[0], list(range(first, first + DAYS)), RHYTHM)
 
 
 def of_type(weeks: Weeks, kind: str) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ def test_jobs_that_start_together_and_wait_are_named_once(learned: Learned) -> N
 
 
 def test_too_few_days_tell_nothing(tables: tuple[DataFrame, DataFrame]) -> None:
-    few = learn(tables[0].where(f"at < {MONDAY + 2 * DAY_S}"), [1, 2])
+    few = learn(tables[0].where(f"at < {MONDAY + 2 * DAY_S}"), [1, 2], RHYTHM)
     assert (few.held_back, few.errors) == (0, {})
     assert "nightly-sales" not in few.quantiles
 
@@ -207,3 +207,40 @@ def test_a_retry_a_rerun_and_a_backfill_are_neither_takeovers_nor_late(spark: Sp
         "backfilled": None
     }
     assert [row["run"] for row in counting.trouble(whole) if row["kind"] == "late"] == ["given-back"]
+
+
+def test_limits_of_jobs_that_the_page_does_not_show_count(
+    spark: SparkSession, tables: tuple[DataFrame, DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the jobs with the most runs were warned of, and only the runs that have run the longest."""
+    monkeypatch.setattr(counting, "JOBS_SHOWN", 1)
+    monkeypatch.setattr(learning, "RUNNING_SHOWN", 0)
+    runs, nodes, findings, corrupt = (
+        spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS {name}" for name, kind in table.items()))
+        for table in (RUNS, NODES, AUDIT, CORRUPT)
+    )
+    monkeypatch.setattr(counting, "whole_runs", lambda *_: tables[0])
+    limits = {"compact": Limits(timeout_s=60.0), "nightly-sales": Limits(timeout_s=60.0), "absent": Limits(60.0)}
+    report = collect(runs, tables[1], nodes, findings, corrupt, limits)
+    assert [row["job"] for row in report.jobs] == ["hourly-clicks"]
+    assert {row["job"] for row in report.warnings} == {"compact", "nightly-sales"}
+    (running,) = (row for row in report.warnings if row["job"] == "compact")
+    assert running["why"].startswith("will probably reach its timeout of 60 s")
+    assert (report.learned.running, set(report.learned.quantiles)) == (
+        [],
+        {"hourly-clicks", "compact", "nightly-sales"},
+    )
+    assert set(report.learned.errors) <= {None, "hourly-clicks", "compact", "nightly-sales"}
+
+
+def test_tried_again_counts_launches_after_the_first_one(spark: SparkSession) -> None:
+    """Runs that were never launched were taken off: with as many of them as retries there were none."""
+    launches = [
+        launched("twice", 0, "a", MONDAY, "failure"), launched("twice", 1, "b", MONDAY + 60, "success"),
+        launched("once", 0, "a", MONDAY, "success"),
+    ]  # fmt: skip
+    runs = [of_run("twice"), of_run("once"), of_run("waits", state="pending"), of_run("revoked", state="revoked")]
+    attempts = spark.createDataFrame(launches, ", ".join(f"{name} {kind}" for name, kind in ATTEMPTS.items()))
+    known = spark.createDataFrame(runs, ", ".join(f"{name} {kind}" for name, kind in RUNS.items()))
+    (row,) = counting.jobs(counting.whole_runs(known, attempts))
+    assert (row["runs"], row["again"]) == (4, 1)

@@ -19,7 +19,7 @@ def add(spark: SparkSession, journals: Path, output: Path, keep_days: int = 0) -
     """What the driver does, without its process and its report."""
     with Staging(str(output), Owner()) as staging:
         old = staging.readable(schema.LAYOUT)
-        picture = snapshot([str(journals)], f"{staging.path}/_journals", read_before(old))
+        picture = snapshot([str(journals)], f"{staging.path}/_journals", read_before(old), found=True)
         built = pipeline.build(spark, picture, old, staging.path, 0.5, print)
         if keep_days:
             built.tables.forget(keep_days, "2026-09-26")
@@ -52,5 +52,6 @@ def test_what_comes_late_twice_spoilt_and_in_any_order_leads_to_the_tables_of_th
         assert len(list(day.glob("*.parquet"))) <= 2, "the files of earlier increments are one again"
     before = days_of(output)
     add(spark, nothing, output, keep_days=3)
-    assert days_of(output) == {name: {day for day in days if day >= "date=2026-09-23"} for name, days in before.items()}
+    for name in ("elections", "audit", "corrupt"):  # of the others, days with open runs and living nodes stay
+        assert days_of(output)[name] == {day for day in before[name] if day >= "date=2026-09-23"}
     assert {day for days in before.values() for day in days} >= {"date=2026-09-21", "date=2026-09-26"}
