@@ -152,7 +152,7 @@ def in_clear(url: str) -> str:
     better = PLAIN.get(scheme)
     if scheme == "postgresql" and not _VERIFIED_TLS & set(parse_qsl(urlsplit(url).query)):
         better = "postgresql"
-    far = [host for host in hosts(url) if not _is_loopback(host)] if better else []
+    far = [host for host in hosts(url) if not is_loopback(host)] if better else []
     if not far:
         return ""
     how = "…?sslmode=verify-full" if scheme == "postgresql" else ""
@@ -193,7 +193,8 @@ def _can_be_looked_up(host: str) -> bool:
         return False
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """True if only this machine reaches it."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

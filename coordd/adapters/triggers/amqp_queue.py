@@ -45,6 +45,10 @@ DEAD_BYTES_MAX = 64 * 2**20
 SHOWN_MAX = 20
 SHOWN_BYTES_MAX = 2**20
 
+# How long (seconds) a queue of dead messages that is absent is not asked for again: each time is an error in the
+# broker's log.
+ABSENT_S = 60.0
+
 REASON, QUEUE = "x-coordd-reason", "x-coordd-queue"
 OWN = (REASON, QUEUE, UNREADABLE)
 
@@ -81,6 +85,7 @@ class AmqpQueue:
         self._channel: Any = None
         self._held: dict[str, Any] = {}  # place -> message
         self._dead: tuple[int, tuple[Dead, ...]] = (0, ())
+        self._absent_until = 0.0  # on this connection, there was no queue of dead messages (monotonic)
         self._not_shown = -1  # the number of dead messages that could not be read; -1: they could
 
     async def read(self, most: int) -> Batch:
@@ -151,6 +156,7 @@ class AmqpQueue:
         self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         self._queue = await self._channel.declare_queue(self._queue_name, passive=True)
         self._dead = (-1, ())
+        self._absent_until = 0.0
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -181,7 +187,9 @@ class AmqpQueue:
                 await message.ack()
 
     async def _put_aside(self, dead: Sequence[tuple[str, str]]) -> None:
+        self._absent_until = 0.0
         if await self._count_dead() is None:
+            self._absent_until = 0.0
             bounds = {"x-max-length": DEAD_MAX, "x-max-length-bytes": DEAD_BYTES_MAX, "x-overflow": "drop-head"}
             await self._channel.declare_queue(self._dead_name, durable=True, arguments=bounds)
         for place, reason in dead:
@@ -196,10 +204,13 @@ class AmqpQueue:
 
     async def _count_dead(self) -> int | None:
         """None: there is no such queue yet."""
+        if time.monotonic() < self._absent_until:
+            return None
         channel = await self._connection.channel()
         try:
             queue = await channel.declare_queue(self._dead_name, passive=True)
         except ChannelNotFoundEntity:
+            self._absent_until = time.monotonic() + ABSENT_S
             return None
         await channel.close()
         return int(queue.declaration_result.message_count)

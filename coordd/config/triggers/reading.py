@@ -34,6 +34,7 @@ from coordd.core.jobs.trigger import (
     WITH_BODY,
     Trigger,
 )
+from coordd.core.triggers.files import MARGIN_S
 from coordd.plugins import TRIGGERS
 
 TRIGGERS_MAX = 20
@@ -58,6 +59,18 @@ WITHOUT = "expected a URL without a password: write it to a file, and name that 
 
 # The warning about a route that nobody can call on this node.
 DEAF = "this node hears no calls: [triggers] listen of coordd.toml is empty"
+
+# The warning about tokens that others on the network can read, and use.
+IN_CLEAR = (
+    "[triggers] listen = {listen} of coordd.toml is without TLS, and others on the network read the bearer token of"
+    ' each call: set [triggers] tls = true, or auth = "hmac", or listen on 127.0.0.1 behind a proxy with TLS'
+)
+
+# A file trigger with a shorter history (seconds): files are refused a day before the ledger may forget their runs.
+KEEP_LEAST_S = 3 * MARGIN_S
+_EXPECTED = "expected at least 3d in [history] keep of coordd.toml beside a file trigger, found {keep}: "
+TAKES_NONE = _EXPECTED + "every file would be refused as older than that less one day"
+TAKES_FEW = _EXPECTED + "a file that waits for longer than that less one day is refused"
 
 _IN_BODY = re.compile(r"trigger\.body\.[^{}]{1,64}")
 _ROUTE = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
@@ -94,6 +107,13 @@ def read_triggers(
         report("trigger.route", DEAF, warning=True)
     if lost := _rejected(len(triggers), job):
         report("trigger", lost, warning=True)
+    listen, keep_s = config.triggers, config.history.keep_s
+    is_far = bool(listen.listen) and not addresses.is_loopback(listen.address[0])
+    if is_far and not listen.tls and any(one.kind == HTTP and one.auth == BEARER for one in triggers):
+        report("trigger.auth", IN_CLEAR.format(listen=listen.listen), warning=True)
+    if any(one.kind == FILE for one in triggers) and keep_s < KEEP_LEAST_S:
+        none = keep_s <= MARGIN_S
+        report("trigger.kind", (TAKES_NONE if none else TAKES_FEW).format(keep=config.history.keep), warning=not none)
     return tuple(triggers)
 
 

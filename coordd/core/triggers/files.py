@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 from coordd.core.triggers.arrivals import Arrival
 
+# A file that is this much younger (seconds) than what the history forgets is too old to be taken: its run may have been
+# forgotten, and would run again.
+MARGIN_S = 86_400.0
+
 
 class Found(NamedTuple):
     """A file of one look. ``mtime_ns``: when its content was last changed, nanoseconds since 1970; ``ctime_ns``: when

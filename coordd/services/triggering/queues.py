@@ -21,6 +21,7 @@ class QueueSource(Source):
         self._trigger = trigger
         self._queue = queue
         self._places: dict[str, list[str]] = {}  # of the last look: key -> the messages that have it
+        self._dead: list[tuple[str, str]] = []  # of the last look: messages that can start nothing, and why
         self._more = False
 
     async def look(self, room: Room) -> Look:
@@ -40,7 +41,7 @@ class QueueSource(Source):
             if found.key not in self._places:
                 arrivals.append(found)
             self._places.setdefault(found.key, []).append(message.place)
-        await self._queue.put_aside(dead)
+        self._dead = dead  # put aside at the end: a failure there holds up none of the others
         behind = max(0, batch.behind - len(batch.messages))
         self._more = behind > 0
         return Look(
@@ -50,10 +51,11 @@ class QueueSource(Source):
     async def settle(self, recorded: Collection[str], impossible: Mapping[str, str]) -> bool:
         done = [place for key, places in self._places.items() if key in recorded for place in places]
         await self._queue.acknowledge(done)
-        dead = [(place, why) for key, why in impossible.items() for place in self._places.get(key, ())]
+        dead = [*self._dead, *((place, why) for key, why in impossible.items() for place in self._places.get(key, ()))]
+        self._dead = []
         await self._queue.put_aside(dead)
         return self._more and bool(done or dead)
 
     async def close(self) -> None:
-        self._places = {}
+        self._places, self._dead = {}, []
         await self._queue.close()

@@ -10,7 +10,7 @@ import trio
 
 from coordd.core.jobs.trigger import Trigger
 from coordd.core.triggers.arrivals import Arrival
-from coordd.core.triggers.files import Looks, Seen
+from coordd.core.triggers.files import MARGIN_S, Looks, Seen
 from coordd.core.triggers.messages import Dead
 from coordd.errors import UnavailableError
 from coordd.ports import Files
@@ -18,11 +18,6 @@ from coordd.services.ledger import boottime
 
 # How long a look at directories may take (seconds); a file system that hangs holds up only its own trigger.
 LOOK_S = 30.0
-
-# A file that is this much younger (seconds) than what the history forgets is too old to be taken: its run may have been
-# forgotten, and would run again.
-MARGIN_S = 86_400.0
-
 
 TOO_MANY = "the directory has more entries than one look reads: move what is done elsewhere"
 

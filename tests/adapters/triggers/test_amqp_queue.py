@@ -135,6 +135,46 @@ def test_a_bad_message_is_put_aside_with_its_reason_and_is_not_delivered_again(u
     assert (idents(again), again.dead, again.dead_last) == (["m3"], 2, left.dead_last)
 
 
+def test_a_queue_of_dead_messages_that_is_absent_is_not_asked_for_at_each_look(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker writes an error into its log each time."""
+    asked: list[str] = []
+    declare = aio_pika.Channel.declare_queue
+
+    async def counted(channel: Any, name: str, **more: Any) -> Any:
+        asked.append(name)
+        return await declare(channel, name, **more)
+
+    monkeypatch.setattr(aio_pika.Channel, "declare_queue", counted)
+    send(url, (b"{", {"message_id": "bad"}), *numbered(1))
+
+    async def act(queue: AmqpQueue) -> tuple[int, list[int]]:
+        asked.clear()
+        found = [await queue.read(2) for _ in range(5)][-1]
+        before = asked.count("orders.dead")
+        await queue.put_aside([(found.messages[0].place, "bad")])
+        return before, [found.dead, (await queue.read(2)).dead]
+
+    async def later(queue: AmqpQueue) -> list[int]:
+        monkeypatch.setattr(module, "ABSENT_S", 0.0)
+        before = (await queue.read(0)).dead
+        await trio.to_thread.run_sync(lambda: asyncio.run(put_there(url)))
+        return [before, (await queue.read(0)).dead]
+
+    assert with_queue(url, act) == (1, [0, 1])
+    asyncio.run(told(url, []))
+    assert with_queue(url, later) == [0, 1], "another node has put one aside"
+
+
+async def put_there(url: str) -> None:
+    """As another node does."""
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel()
+        await channel.declare_queue("orders.dead", durable=True)
+        await channel.default_exchange.publish(aio_pika.Message(b"x"), "orders.dead")
+
+
 def test_dead_messages_go_back_into_their_queue_or_away_one_by_one(url: str) -> None:
     bad = [(b"{%d" % number, {"message_id": f"bad{number}", "headers": {"of": "ours"}}) for number in range(3)]
     send(url, *bad)

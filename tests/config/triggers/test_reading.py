@@ -10,7 +10,7 @@ from support.samples import EVERY_KEY
 
 from coordd.config.hooks.events import CHECK_EVENTS
 from coordd.config.jobfile import JobSet, load_jobs
-from coordd.config.sections import Config, TriggersConfig
+from coordd.config.sections import Config, HistoryConfig, TriggersConfig
 from coordd.core.jobs.trigger import Trigger
 
 COMMAND = '[command]\nargv = ["/bin/true", "{file}"]\n'
@@ -190,6 +190,46 @@ def test_a_route_belongs_to_one_job_and_needs_a_listener(tmp_path: Path) -> None
     assert loud.problems == {}
     (trigger,) = loud.jobs["c"].triggers
     assert (trigger.route, trigger.auth, trigger.key_header) == ("/orders", "hmac", "X-Id")
+
+
+@pytest.mark.parametrize(
+    ("listen", "tls", "auth", "warns"),
+    [
+        ("0.0.0.0:7466", False, "bearer", True), ("edge-1:7466", False, "bearer", True),
+        ("[::]:7466", False, "bearer", True),
+        ("0.0.0.0:7466", True, "bearer", False), ("0.0.0.0:7466", False, "hmac", False),
+        ("127.0.0.1:7466", False, "bearer", False), ("[::1]:7466", False, "bearer", False),
+    ],
+)  # fmt: skip
+def test_a_token_that_crosses_the_network_in_clear_is_a_warning(
+    tmp_path: Path, listen: str, tls: bool, auth: str, warns: bool
+) -> None:
+    args = 'args = { file = "{trigger.body.file}" }\n'
+    (tmp_path / "c.toml").write_text(HEAD + COMMAND + HTTP + args + f'auth = "{auth}"\n')
+    found = load_jobs(str(tmp_path), Config(triggers=TriggersConfig(listen=listen, tls=tls)))
+
+    assert list(found.jobs) == ["c"]
+    told = [(one.severity, one.key) for one in found.problems.get("c", ())]
+    assert told == ([("warning", "trigger.auth")] if warns else [])
+    assert not warns or f"listen = {listen} of coordd.toml is without TLS" in str(found.problems["c"][0])
+
+
+@pytest.mark.parametrize(("keep", "severity"), [("1d", "error"), ("2d", "warning"), ("3d", "")])
+def test_a_file_trigger_needs_a_history_that_is_longer_than_the_age_at_which_files_are_refused(
+    tmp_path: Path, keep: str, severity: str
+) -> None:
+    (tmp_path / "j.toml").write_text(HEAD + COMMAND + FILE + 'args = { file = "{trigger.path}" }\n')
+    found = load_jobs(str(tmp_path), Config(history=HistoryConfig(keep=keep)))
+
+    assert list(found.jobs) == (["j"] if severity != "error" else [])
+    told = list(found.problems.get("j", ()))
+    assert [one.severity for one in told] == ([severity] if severity else [])
+    assert (
+        not severity
+        or f"expected at least 3d in [history] keep of coordd.toml beside a file trigger, found {keep}" in str(told[0])
+    )
+    (tmp_path / "j.toml").write_text(HEAD + COMMAND + AMQP + 'args = { file = "{trigger.key}" }\n')
+    assert load_jobs(str(tmp_path), Config(history=HistoryConfig(keep=keep))).problems == {}
 
 
 def test_a_job_that_this_node_does_not_have_is_a_warning(tmp_path: Path) -> None:

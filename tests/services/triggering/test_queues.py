@@ -143,6 +143,25 @@ def test_a_poisoned_message_is_put_aside_and_the_others_are_taken() -> None:
     assert poller.machine.taker.counts["refused"] == 3
 
 
+def test_a_message_that_cannot_be_put_aside_does_not_hold_up_the_others() -> None:
+    """As where the user has no right to the queue of dead messages; the connection, and what it holds, is gone then."""
+    queue = Queue(message(0, problem="expected JSON"), message(1), message(2))
+
+    async def refuse(dead: Sequence[tuple[str, str]]) -> None:
+        if dead:
+            raise UnavailableError("RabbitMQ: ACCESS_REFUSED")
+
+    queue.put_aside = refuse  # type: ignore[method-assign]  # of this one
+    poller = Poller(queue)
+    for _ in "12":
+        with pytest.raises(UnavailableError, match="ACCESS_REFUSED"):
+            poller.look()
+    assert (set(poller.machine.rows), queue.left(), queue.dead) == (rows("m1", "m2"), ["p0"], [])
+    del queue.put_aside  # the right is there
+    poller.look()
+    assert (queue.left(), queue.dead) == ([], [("p0", "expected JSON")])
+
+
 def test_the_key_is_what_the_trigger_says() -> None:
     body = Trigger(kind="redis", name="drop", key="body", max_open=9)
     queue = Queue(Message("p0", "", "same"), Message("p1", "", "same"), Message("p2", "", "other"))

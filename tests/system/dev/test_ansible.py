@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from system.dev.running import Dev, dev
 from system.lab.processes import LIMIT_S, ROOT, until
 
@@ -113,6 +115,25 @@ def test_the_secrets_that_are_brought_are_given_to_the_daemons_group_before_it_i
         "systemctl restart coordd secret",
         "systemctl enable coordd secret",
     ]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_package_lies_where_nobody_else_can_change_it_and_is_removed(tmp_path: Path, code: int) -> None:
+    commands = tmp_path / "edge-1"
+    commands.mkdir()
+    install = f'for package; do :; done\nstat -c "%a %u" "${{package%/*}}" > {tmp_path}/mode\n'
+    install += f'echo "$package" > {tmp_path}/package\ncat "$package" > {tmp_path}/content\nexit {code}\n'
+    for name in ("apt-get", "systemctl", "coordd", "coordctl"):
+        does = install if name == "apt-get" else 'echo \'{"state": "ready", "drained": null}\'\n'
+        (commands / name).write_text(f"#!/bin/sh\n{does}")
+        (commands / name).chmod(0o755)
+    hosts(tmp_path, [f"edge-1 ansible_connection=local ansible_python_interpreter={sys.executable}"])
+    done = play(tmp_path)
+
+    assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
+    assert (tmp_path / "mode").read_text().split() == ["700", str(os.getuid())]
+    assert (tmp_path / "content").read_text() == "a package"
+    assert not Path((tmp_path / "package").read_text().strip()).parent.exists()
 
 
 def test_one_node_after_the_other_is_drained_upgraded_and_ready(place: Path, tmp_path: Path) -> None:
