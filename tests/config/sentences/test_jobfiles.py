@@ -81,4 +81,4 @@ def test_a_job_that_is_late_between_its_fire_times_is_warned_of(
 def test_a_job_that_is_also_triggered_may_succeed_between_its_fire_times(tmp_path: Path) -> None:
     text = f'schedule = "@daily"\nexpect_within = "1h"\n{RUN}'
     assert [key for _, key, _ in problems(tmp_path, text)] == ["expect_within"]
-    assert problems(tmp_path, f'{text}[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n') == []
+    assert problems(tmp_path, f'overlap = "allow"\n{text}[[trigger]]\nkind = "file"\npath = "/in/*.csv"\n') == []
