@@ -53,7 +53,8 @@ from coordd.services.ledger import ONLY_LOOKS, boottime
 from coordd.services.views.backfill_methods import BackfillMethods
 
 NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
-HELD_JOB = re.compile(NAME.pattern + r"(~\d{1,10})?", re.ASCII)
+MARK = "~"  # in the names of other users than root and the daemon's; no name of a job file contains it
+HELD_JOB = re.compile(NAME.pattern + rf"({MARK}\d{{1,10}})?", re.ASCII)
 
 # The longest lease. If a machine dies, the name stays blocked for the length of the lease.
 LEASE_MAX_S = 86_400.0
@@ -142,7 +143,7 @@ class ExecMethods(BackfillMethods):
             if blocked:
                 return _waits(wanted, words.LIMITED, attempt, 0.0, blocked)
         free = wanted.definition is not None or _has_plain_names(caller.uid)
-        full = "" if free or attempt else self._shares.full(caller.uid, wanted.job, boottime())
+        full = "" if free else self._shares.full(caller.uid, wanted.job, boottime())
         if full:
             raise RefusedError(full, kind="try_later", hint="a job file with an owner has no such limit")
         first = await self._goes_first(wanted, caller)
@@ -158,8 +159,10 @@ class ExecMethods(BackfillMethods):
             watched=self._watched(wanted.run),
         )
         answer = await self._change(claim)
-        if not free and (answer.word == words.GRANTED or answer.ended is not None):
-            self._shares.wrote(caller.uid, wanted.job, boottime())
+        if not free:
+            self._shares.asked(caller.uid, wanted.job)
+            if answer.word == words.GRANTED or answer.ended is not None:
+                self._shares.wrote(caller.uid, boottime())
         if answer.word == words.GRANTED:
             return await self._granted(wanted, nonce, answer, floor, caller)
         return self._not_granted(wanted, attempt, answer)
@@ -277,7 +280,7 @@ class ExecMethods(BackfillMethods):
 
     async def exec_gate(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """The final check before the command is executed."""
-        held = held_of(params)
+        held = self._held(params)
         answer = await self._ask_for(held, Gate(grant=held.grant))
         if answer.word == words.OK:
             self._driver.feed(self._driver.node.runner_started, held)
@@ -285,13 +288,13 @@ class ExecMethods(BackfillMethods):
 
     async def exec_renew(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Extend the lease."""
-        held = held_of(params)
+        held = self._held(params)
         renew = Renew(grant=held.grant, lease_s=held.lease_s, launched=take(params, "launched", bool))
         return _told(await self._ask_for(held, renew))
 
     async def exec_report(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Record the end of the attempt."""
-        held = held_of(params)
+        held = self._held(params)
         state, reason = _one_of(params, "state", REPORTS), visible(take(params, "reason", str, ""))[:REASON_MAX]
         exit_code = take(params, "exit_code", int, None)
         if exit_code is not None and abs(exit_code) >= EXIT_CODE_END:
@@ -303,16 +306,12 @@ class ExecMethods(BackfillMethods):
 
     async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Restore an attempt that the ledger has forgotten. Its holder is the witness."""
-        held = held_of(params)
-        if not held.job.endswith(_mark(caller.uid)) and not _has_plain_names(caller.uid):
+        held = self._held(params)
+        if not held.job.endswith(f"{MARK}{caller.uid}") and not _has_plain_names(caller.uid):
             self._may_operate(caller, held.job)
         restore = Restore(
             of=Registration(
-                held.run,
-                held.job,
-                held.digest,
-                Policy.unpack(held.policy),
-                held.fire_at,
+                *(held.run, held.job, held.digest, Policy.unpack(held.policy), held.fire_at),
                 scheduled=False,
                 by=caller.name,
                 age_s=max(0.0, self._ledger_wall() - held.fire_at),
@@ -373,13 +372,13 @@ class ExecMethods(BackfillMethods):
         ident = ident if how == ID else ident or _nonce(params)[:12]
         if not IDENT.fullmatch(ident):
             raise RefusedError(f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="bad_argument")
-        job = name if definition is not None or _has_plain_names(caller.uid) else name + _mark(caller.uid)
-        policy, waits = _policy(definition, how)
+        job = name if definition is not None or _has_plain_names(caller.uid) else name + f"{MARK}{caller.uid}"
+        policy, waits = _policy(definition, how, what)
         if definition is not None:
             node = self._driver.node
             said = claimed_policy(definition, "{}", node.hostname, node.concurrency).limits
             policy.limits = ",".join(item for item in said.split(",") if item.startswith((SLOTS, RATE)))
-        lease_s = self._lease_s(params, definition)
+        lease_s = self._lease_s(params, definition, most_s=self._lease_max_s(job))
         wait = bool(params.get("wait"))
         waits = waits or (how == LOCK and wait)
         return Wanted(job, ident, at, definition, policy, lease_s, waits, patient=wait or how != LOCK)
@@ -391,9 +390,7 @@ class ExecMethods(BackfillMethods):
         wall, ledger_wall = self._driver.now().wall, self._ledger_wall()
         try:
             if how == EVERY:
-                every_s = parse_duration(what)
-                if every_s < 1.0:
-                    raise RefusedError(f"every: expected at least 1s, found {what!r}", kind="bad_argument")
+                every_s = _every_s(what)
                 ours, theirs = (math.floor(now / every_s) * every_s for now in (wall, ledger_wall))
             else:
                 found = await self._lookups.do(
@@ -408,15 +405,23 @@ class ExecMethods(BackfillMethods):
             raise RefusedError(f"{how}: {what!r} has not fired in the last 30 years", kind="bad_argument")
         return at
 
-    def _lease_s(self, params: dict[str, Any], definition: Job | None) -> float:
+    def _lease_max_s(self, job: str) -> float:
+        """The longest lease decides how long a ledger that went back grants nothing: a stranger may not choose it."""
+        return self._driver.node.settings.lease_s if MARK in job else LEASE_MAX_S
+
+    def _held(self, params: dict[str, Any]) -> Launch:
+        held = held_of(params)
+        return held._replace(lease_s=min(held.lease_s, self._lease_max_s(held.job)))
+
+    def _lease_s(self, params: dict[str, Any], definition: Job | None, most_s: float) -> float:
         settings = self._driver.node.settings
         usual = definition.lease_s if definition is not None else settings.lease_s
         lease_s = float(take(params, "lease", float, 0.0)) or usual
         least = settings.renew_interval_s + 2 * settings.ledger_timeout_s + settings.kill_grace_s
         least /= 1 - 2 * RHO
-        if not least <= lease_s <= LEASE_MAX_S:
+        if not least <= lease_s <= most_s:
             made_of = "; the least is renew_interval + 2 x ledger_timeout + kill_grace, and 2 % more"
-            span = f"{math.ceil(least * 10) / 10:g} to {LEASE_MAX_S:.0f} s"
+            span = f"{math.ceil(least * 10) / 10:g} to {most_s:.0f} s"
             text = f"lease: expected {span}, found {lease_s:.15g}{made_of if lease_s < least else ''}"
             raise RefusedError(text, kind="bad_argument")
         return lease_s
@@ -424,26 +429,16 @@ class ExecMethods(BackfillMethods):
     def _registration(self, wanted: Wanted, caller: Caller) -> Registration:
         wall = self._driver.now().wall
         age_s = max(0.0, self._ledger_wall() - wanted.at) if wanted.at else 0.0
-        return Registration(
-            wanted.run,
-            wanted.job,
-            wanted.digest,
-            wanted.policy,
-            wanted.at or wall,
-            scheduled=False,
-            by=caller.name,
-            age_s=age_s,
-        )
+        of = (wanted.run, wanted.job, wanted.digest, wanted.policy, wanted.at or wall)
+        return Registration(*of, scheduled=False, by=caller.name, age_s=age_s)
 
     # ---- this node
 
     def _unfit(self) -> str:
         node = self._driver.node
-        return (
-            ""
-            if node.state == "ready" and not node.braked and not node.unfit
-            else (node.braked or node.unfit or f"it is {node.state}")
-        )
+        if node.state == "ready" and not node.braked and not node.unfit:
+            return ""
+        return node.braked or node.unfit or f"it is {node.state}"
 
     def _watched(self, run: str) -> Any:
         watch = self._watches.get(run)
@@ -460,11 +455,6 @@ class ExecMethods(BackfillMethods):
 def _has_plain_names(uid: int) -> bool:
     """True for root and the daemon's user, also inside a run. So a job and a crontab of theirs share their locks."""
     return uid in (0, os.getuid())
-
-
-def _mark(uid: int) -> str:
-    """The suffix of the names of any other user. The name of a job file never contains this character."""
-    return f"~{uid}"
 
 
 def held_of(params: dict[str, Any]) -> Launch:
@@ -501,13 +491,15 @@ def _digest(policy: str) -> str:
     return EXEC_DIGEST + hashlib.sha256(policy.encode()).hexdigest()[:16]
 
 
-def _policy(definition: Job | None, how: str) -> tuple[Policy, bool]:
+def _policy(definition: Job | None, how: str, what: str) -> tuple[Policy, bool]:
     """The policy of the run, and whether it waits for other runs of its job.
 
     Only the caller's own exit code says how the run ended, so a failure is never retried. A lost lock is free. A lost
     run with a key is taken over by a caller who waits for it.
     """
     usual = definition.policy() if definition is not None else Policy(overlap="allow" if how == ID else "forbid")
+    if definition is None and how == EVERY:  # dated by the begin of its period, in which it may be called at any time
+        usual.start_within_s = max(usual.start_within_s, _every_s(what))
     waits = usual.overlap == "queue"  # if the caller is killed, a place in the ledger's queue would stay
     policy = Policy(
         on_lost=usual.on_lost,
@@ -517,6 +509,16 @@ def _policy(definition: Job | None, how: str) -> tuple[Policy, bool]:
         start_within_s=usual.start_within_s,
     )
     return policy, waits
+
+
+def _every_s(what: str) -> float:
+    try:
+        every_s = parse_duration(what)
+    except ValueError as exc:
+        raise RefusedError(f"every: {exc}", kind="bad_argument") from exc
+    if every_s < 1.0:
+        raise RefusedError(f"every: expected at least 1s, found {what!r}", kind="bad_argument")
+    return every_s
 
 
 def _named(wanted: Wanted, attempt: AttemptNumber) -> dict[str, Any]:

@@ -204,7 +204,10 @@ class RunShares:
             return f"{RUNS_MAX} runs of this user in {RUNS_PERIOD_S:g} s already"
         return ""
 
-    def wrote(self, uid: int, name: str, now: float) -> None:
-        """A run of that name was written."""
+    def asked(self, uid: int, name: str) -> None:
+        """A run of that name was claimed: the ledger has a row of the name, whatever it answered."""
         self._names.setdefault(uid, set()).add(name)
+
+    def wrote(self, uid: int, now: float) -> None:
+        """A run was written."""
         self._written.setdefault(uid, deque()).append(now)

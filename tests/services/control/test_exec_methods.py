@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,6 +17,7 @@ from support.small_cluster import job
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.context import Settings
 from coordd.core.jobs.job import Job
+from coordd.core.jobs.schedule import parse_duration
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.words import AttemptNumber, Policy
@@ -137,6 +139,50 @@ def test_names_belong_to_users(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> N
             answer = await desk.claims(caller, ONE if caller is not inside else TWO, what="x")
             assert answer["job"] == name
             assert answer["word"] == ("held" if caller is inside else "granted")
+
+    trio.run(asks)
+
+
+def test_a_stranger_chooses_no_lease_longer_than_the_clusters(desk: Desk) -> None:
+    """The longest lease of all open runs decides how long a ledger that went back grants nothing."""
+
+    async def asks() -> None:
+        assert await desk.refusal(desk.claims(ANN, what="x", lease=86_400.0)) == "bad_argument"
+        assert (await desk.claims(ROOT, what="x", lease=86_400.0))["terms"]["lease_s"] == 86_400.0
+        granted = await desk.claims(ANN, what="x")
+        assert granted["terms"]["lease_s"] == 60.0
+        await desk.exec_gate(holders(granted), ANN)
+        renewed = await desk.exec_renew(holders(granted, launched=True, lease=86_400.0), ANN)
+        assert 0.0 < renewed["left_s"] <= 60.0
+
+    trio.run(asks)
+
+
+def test_claims_that_are_not_granted_count_as_names_too(desk: Desk) -> None:
+    """Each leaves a row of its name in the ledger."""
+
+    async def asks() -> None:
+        for number in range(NAMES_MAX):
+            over = await desk.claims(ANN, what="x", job=f"n{number}", attempt=1)
+            assert over["word"] == "finished"
+        assert await desk.refusal(desk.claims(ANN, what="x", job="another", attempt=1)) == "try_later"
+        assert await desk.refusal(desk.claims(ANN, what="x", job="another")) == "try_later"
+
+    trio.run(asks)
+
+
+def test_a_run_of_a_period_may_start_in_all_of_it(desk: Desk) -> None:
+    """It is dated by the begin of its period: a call of the evening is not late."""
+
+    async def asks() -> None:
+        for what in ("1d", "1w"):
+            begin = math.floor(WALL / parse_duration(what)) * parse_duration(what)
+            assert WALL - begin > 3600.0, "late in its period, for the usual start_within"
+            granted = await desk.claims(ANN, how="every", what=what, job=f"each-{what}")
+            assert granted["word"] == "granted", what
+            assert Policy.unpack(granted["held"]["policy"]).start_within_s == parse_duration(what)
+        usual = await desk.claims(ANN, how="every", what="5m", job="each-5m")
+        assert Policy.unpack(usual["held"]["policy"]).start_within_s == 3600.0
 
     trio.run(asks)
 
@@ -299,12 +345,12 @@ def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: py
     shares = desk._shares
     for number in range(RUNS_MAX):
         assert shares.full(ANN.uid, "report~1001", 5.0) == ""
-        shares.wrote(ANN.uid, "report~1001", 5.0 + number / 1000)
+        shares.wrote(ANN.uid, 5.0 + number / 1000)
     assert "runs" in shares.full(ANN.uid, "report~1001", 6.0)
     assert shares.full(BOB.uid, "report~1002", 6.0) == ""
     assert shares.full(ANN.uid, "report~1001", 6.0 + RUNS_PERIOD_S) == ""
     for number in range(NAMES_MAX):
-        shares.wrote(BOB.uid, f"{number}~1002", 5.0)
+        shares.asked(BOB.uid, f"{number}~1002")
     assert "names" in shares.full(BOB.uid, "another~1002", 1e9)
     assert shares.full(BOB.uid, "1~1002", 1e9) == ""
 
@@ -355,7 +401,7 @@ def test_what_cannot_be_meant_is_refused(desk: Desk, wrong: dict[str, Any]) -> N
         ({"how": "every", "what": "5x"}, "every: expected a duration"),
         ({"how": "every", "what": "10ms"}, "every: expected at least 1s, found '10ms'"),
         ({"how": "tick", "what": "x"}, "tick: expected"),
-        ({"what": "x", "lease": 99_999_999.0}, "lease: expected 19.4 to 86400 s, found 99999999"),
+        ({"what": "x", "lease": 99_999_999.0}, "lease: expected 19.4 to 60 s, found 99999999"),
         ({"what": "x", "lease": 5.25}, "found 5.25; the least is renew_interval + 2 x ledger_timeout + kill_grace"),
     ],
 )
