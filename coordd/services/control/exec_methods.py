@@ -143,7 +143,7 @@ class ExecMethods(BackfillMethods):
             if blocked:
                 return _waits(wanted, words.LIMITED, attempt, 0.0, blocked)
         free = wanted.definition is not None or _has_plain_names(caller.uid)
-        full = "" if free else self._shares.full(caller.uid, wanted.job, boottime())
+        full = "" if free else self._shares.full(caller.uid, wanted.job, boottime(), takeover=attempt > 0)
         if full:
             raise RefusedError(full, kind="try_later", hint="a job file with an owner has no such limit")
         first = await self._goes_first(wanted, caller)

@@ -192,15 +192,15 @@ class RunShares:
         self._names: dict[int, set[str]] = {}
         self._written: dict[int, deque[float]] = {}
 
-    def full(self, uid: int, name: str, now: float) -> str:
-        """Why this uid may not write a run of that name now; "" if it may."""
+    def full(self, uid: int, name: str, now: float, *, takeover: bool = False) -> str:
+        """Why this uid may not claim a run of that name now; "" if it may. A ``takeover`` writes no run."""
         names = self._names.get(uid, ())
         if name not in names and len(names) >= NAMES_MAX:
             return f"{NAMES_MAX} names of this user are in use already"
         written = self._written.get(uid)
         while written and written[0] <= now - RUNS_PERIOD_S:
             written.popleft()
-        if written and len(written) >= RUNS_MAX:
+        if written and len(written) >= RUNS_MAX and not takeover:
             return f"{RUNS_MAX} runs of this user in {RUNS_PERIOD_S:g} s already"
         return ""
 

@@ -347,6 +347,7 @@ def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: py
         assert shares.full(ANN.uid, "report~1001", 5.0) == ""
         shares.wrote(ANN.uid, 5.0 + number / 1000)
     assert "runs" in shares.full(ANN.uid, "report~1001", 6.0)
+    assert shares.full(ANN.uid, "report~1001", 6.0, takeover=True) == ""
     assert shares.full(BOB.uid, "report~1002", 6.0) == ""
     assert shares.full(ANN.uid, "report~1001", 6.0 + RUNS_PERIOD_S) == ""
     for number in range(NAMES_MAX):
@@ -358,7 +359,7 @@ def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: py
         assert await desk.refusal(desk.claims(BOB, what="x")) == "try_later"
         assert (await desk.claims(ANN, what="x"))["word"] == "granted"
         assert shares._written[ANN.uid][-1] == pytest.approx(boottime(), abs=60)
-        monkeypatch.setattr(shares, "full", lambda *_: "full")
+        monkeypatch.setattr(shares, "full", lambda *_, takeover: "" if takeover else "full")
         assert await desk.refusal(desk.claims(ANN, TWO, what="y")) == "try_later"
         assert (await desk.claims(ROOT, TWO, what="y"))["word"] == "granted"
         assert (await desk.claims(ANN, TWO, what="x", attempt=1))["word"] == "held", "not for a takeover"
