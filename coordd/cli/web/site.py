@@ -16,9 +16,8 @@ import trio
 
 from coordd import __version__
 from coordd.cli.show import phrases
-from coordd.cli.web import actions, models
+from coordd.cli.web import actions, drawing, models
 from coordd.cli.web.door import Door, Session
-from coordd.cli.web.drawing import SIGNS
 from coordd.cli.web.http import EVENTS, Answer, Request
 from coordd.cli.web.source import Source
 from coordd.core.visible import visible
@@ -45,6 +44,11 @@ STATIC = {
 
 # The status for each kind of refusal; others are 409.
 STATUS = {"unknown_run": 404, "unknown_job": 404, "unknown_day": 404, "unknown_action": 404, "not_permitted": 403}
+
+
+# Where a form may lead back to: an address of these pages as they write it, which no browser takes for another site's
+# (it ignores tabs and line ends, and takes \ for /).
+BACK = re.compile(r"/(?![/\\])[!-~]*")
 
 
 class Page(NamedTuple):
@@ -84,7 +88,7 @@ class Site:
             lstrip_blocks=True,
         )
         self._jinja.filters.update(FILTERS)
-        self._jinja.globals.update(signs=SIGNS, version=__version__, files=self._static)
+        self._jinja.globals.update(signs=drawing.SIGNS, version=__version__, files=self._static)
 
     async def handle(self, request: Request) -> Answer:
         """The answer to one request."""
@@ -183,8 +187,8 @@ class Site:
 
     async def _act(self, request: Request, session: Session) -> Answer:
         back = request.form.get("back", "/")
-        if not re.fullmatch("/[^/\\\\].*|/", back):
-            back = "/"  # another site's address
+        if not BACK.fullmatch(back):
+            back = "/"
         try:
             action, params = actions.asked(request.path.removeprefix("/do/"), request.form)
             answer = await self._source.call(action.method, **params)
@@ -262,7 +266,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "held": phrases.held,
     "size": phrases.size,
     "word": _word,
-    "host": lambda name: str(name or "").rpartition(".")[0] or str(name or ""),
+    "host": drawing.host,
+    "decided": drawing.decided,
     "seg": lambda text: quote(str(text), safe=""),
     "output": lambda text: visible(str(text), lines=True),
 }

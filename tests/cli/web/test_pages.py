@@ -54,6 +54,18 @@ def test_what_jobs_and_programs_say_is_text(pages: Pages) -> None:
     assert "j#1 &lt;ran&gt; on edge-1." in text
 
 
+def test_a_step_and_a_fire_time_of_which_nothing_is_known_print_no_none(pages: Pages) -> None:
+    step = {"at": None, "node": "edge-1.example.com", "what": "granted", "detail": "attempt 0"}
+    pages.daemon.answers["why"] = {"id": "j#1", "sentence": "it ran", "timeline": [step], "unheard": []}
+    fire = {"fire_time": "2026-10-03T02:00:00Z", "decision": None, "reason": "not recorded: too old", "run": None}
+    pages.daemon.answers["job.fires"] = [fire]
+    pages.enter()
+    _, text = pages.get("/runs/j%231")
+    assert "<tr><td></td><td>edge-1.example.com</td><td>granted</td>" in text
+    _, text = pages.get("/jobs/j/2026-10-03")
+    assert ("not known" in text, "pending" in text) == (True, False)
+
+
 def test_an_address_opens_one_session(pages: Pages) -> None:
     token = pages.door.token()
     answer, _ = pages.ask("GET", f"/?token={token}")
@@ -88,7 +100,20 @@ def test_a_trigger_leads_to_its_run(pages: Pages) -> None:
     assert answer.getheader("Location") == "/runs/j%2377"
 
 
-@pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example", "/\\evil.example", ""])
+@pytest.mark.parametrize(
+    "back",
+    [
+        "//evil.example/",
+        "https://evil.example",
+        "/\\evil.example",
+        "",
+        "/\t/evil.example",
+        "/\n/evil.example",
+        "/ /evil",
+        "/x\r\nA: b",
+        "/\x01",
+    ],
+)
 def test_a_form_leads_back_to_a_page_of_this_address(pages: Pages, back: str) -> None:
     pages.enter()
     pages.daemon.answers["job.resume"] = {"job": "j"}
