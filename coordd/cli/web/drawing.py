@@ -17,14 +17,14 @@ BARS_MAX = 60
 
 # Bad ones first: a cell of several fire times shows the worst.
 WORST = (
-    "failure", "lost", "missed", "unknown", "not known", "rejected", "limited", "revoked", "suspended", "blackout", "held",
-    "skipped", "retry", "received", "started", "pending", "coalesced", "launched", "success",
+    "failure", "lost", "missed", "unknown", "not known", "rejected", "limited", "revoked", "suspended", "blackout",
+    "held", "skipped", "retry", "received", "started", "pending", "coalesced", "launched", "success",
 )  # fmt: skip
 
 # A sign for each word, for those who do not see the colours.
 SIGNS = {
-    "success": "✓", "failure": "✕", "lost": "✕", "missed": "!", "unknown": "?", "not known": "?", "rejected": "⊘", "limited": "⊘",
-    "revoked": "⊘", "suspended": "‖", "blackout": "‖", "held": "‖", "skipped": "-", "coalesced": "·", "retry": "↻",
+    "success": "✓", "failure": "✕", "lost": "✕", "missed": "!", "unknown": "?", "not known": "?", "rejected": "⊘",
+    "limited": "⊘", "revoked": "⊘", "suspended": "‖", "blackout": "‖", "held": "‖", "skipped": "-", "coalesced": "·", "retry": "↻",
     "started": "▶", "received": "▶", "pending": "…", "launched": "▶",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import resources
@@ -141,7 +142,14 @@ class Site:
         now = time.time()
         values = await page.model(models.View(self._source, query, now), *arguments)
         you = await self._source.ask("ping")
-        return {**values, "now": now, "you": you, "node": await self._source.ask("status")}
+        # The same form sent twice is the same run.
+        return {
+            **values,
+            "fresh": secrets.token_hex(6),
+            "now": now,
+            "you": you,
+            "node": await self._source.ask("status"),
+        }
 
     def _live(self, target: str, session: Session) -> Answer:
         """The changes of one page, as server-sent events: the part of it that may change, drawn again."""
@@ -191,7 +199,7 @@ class Site:
             back = "/"
         try:
             action, params = actions.asked(request.path.removeprefix("/do/"), request.form)
-            answer = await self._source.call(action.method, **params)
+            answer = await self._source.change(action.method, **params)
             session.notes.append(actions.told(action, params, answer))
             if action.method == "run.trigger" and isinstance(answer, dict) and "id" in answer:
                 back = f"/runs/{quote(answer['id'], safe='')}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from urllib.parse import quote, urlencode
 import pytest
 from support.fake_daemon import refusal
 
-from cli.web.conftest import Pages
+from cli.web.conftest import JOB, Pages
 from coordd.cli import web
-from coordd.cli.web import models
+from coordd.cli.web import http, models, source
 from coordd.cli.web.http import BODY_BYTES_MAX, CONNECTIONS_MAX, POLICY
 from coordd.cli.web.site import PAGES
+from coordd.core.jobs.job import IDENT
 
 ADDRESSES = ("/", "/jobs", "/jobs/j", "/jobs/j/2026-10-03", "/runs", "/runs/j%231", "/cluster")
 
@@ -98,6 +101,56 @@ def test_a_trigger_leads_to_its_run(pages: Pages) -> None:
     pages.daemon.answers["run.trigger"] = {"id": "j#77", "durable": "ledger"}
     answer, _ = pages.ask("POST", "/do/trigger", "job=j")
     assert answer.getheader("Location") == "/runs/j%2377"
+
+
+def ids(text: str) -> list[str]:
+    """The ids in the forms that trigger a run."""
+    forms = [form for form in text.split("<form ") if 'action="/do/trigger"' in form]
+    return [found for form in forms for found in re.findall('name="id" value="([^"]*)"', form)]
+
+
+@pytest.mark.parametrize("address", ["/jobs/j", "/runs/j%231"])
+def test_a_form_that_is_sent_twice_is_one_run(pages: Pages, address: str) -> None:
+    pages.enter()
+    pages.daemon.answers["run.trigger"] = lambda params: {"id": f"j#{params['id']}", "durable": "ledger"}
+    (first,), (second,) = ids(pages.get(address)[1]), ids(pages.get(address)[1])
+    assert IDENT.fullmatch(first)
+    assert first != second, "another form is another run"
+    for _ in range(2):
+        pages.ask("POST", "/do/trigger", urlencode({"job": "j", "id": first}))
+    calls = [params for method, params in pages.daemon.asked if method == "run.trigger"]
+    assert calls == [{"job": "j", "id": first}] * 2
+
+
+def test_dedupe_makes_the_ids_of_its_runs_itself(pages: Pages) -> None:
+    pages.daemon.answers["job.show"] = {**JOB, "dedupe": "{day}"}
+    pages.daemon.answers["run.trigger"] = {"id": "j#7", "durable": "ledger"}
+    pages.enter()
+    for address in ("/jobs/j", "/runs/j%231"):
+        assert ids(pages.get(address)[1]) == [""]
+    pages.ask("POST", "/do/trigger", urlencode({"job": "j", "id": ""}))
+    assert pages.daemon.asked[-1] == ("run.trigger", {"job": "j"})
+
+
+def test_a_change_has_patience_and_a_page_has_not(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages.enter()
+    released = threading.Event()
+
+    def slow(params: dict[str, Any]) -> dict[str, Any]:
+        released.wait(30)
+        return {"id": "j#7", "durable": "ledger"}
+
+    monkeypatch.setattr(http, "REQUEST_S", 1.0)
+    monkeypatch.setattr(source, "ANSWER_S", 1.0)
+    pages.daemon.answers |= {"run.trigger": slow, "node.list": slow}
+    timer = threading.Timer(2.5, released.set)
+    timer.start()
+    answer, _ = pages.ask("POST", "/do/trigger", "job=j")
+    timer.join()
+    assert (answer.status, answer.getheader("Location")) == (303, "/runs/j%237")
+    released.clear()
+    assert pages.get("/cluster")[0] == 503
+    released.set()
 
 
 @pytest.mark.parametrize(
