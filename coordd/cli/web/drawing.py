@@ -24,8 +24,8 @@ WORST = (
 # A sign for each word, for those who do not see the colours.
 SIGNS = {
     "success": "✓", "failure": "✕", "lost": "✕", "missed": "!", "unknown": "?", "not known": "?", "rejected": "⊘",
-    "limited": "⊘", "revoked": "⊘", "suspended": "‖", "blackout": "‖", "held": "‖", "skipped": "-", "coalesced": "·", "retry": "↻",
-    "started": "▶", "received": "▶", "pending": "…", "launched": "▶",
+    "limited": "⊘", "revoked": "⊘", "suspended": "‖", "blackout": "‖", "held": "‖", "skipped": "-", "coalesced": "·",
+    "retry": "↻", "started": "▶", "received": "▶", "pending": "…", "launched": "▶",
 }  # fmt: skip
 
 # How the reason of a fire time begins that is still to be decided (services.views.fires.NOT_YET).

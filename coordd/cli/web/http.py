@@ -13,8 +13,8 @@ import trio
 # Clients at a time, more than a browser with many tabs opens (six to one host). A further one is closed.
 CONNECTIONS_MAX = 64
 
-# Timeouts (seconds) for a request with its answer, for the answer of a change (more than the daemon gets for it), and for
-# an answer that nobody reads.
+# Timeouts (seconds) for a request with its answer, for the answer of a change (more than the daemon gets for it), and
+# for an answer that nobody reads.
 REQUEST_S = 10.0
 CHANGE_S = 40.0
 SEND_S = 20.0
