@@ -17,7 +17,7 @@ class Action(NamedTuple):
 
 
 ACTIONS = {
-    "trigger": Action("run.trigger", ("job", "node", "note"), "{id} was triggered"),
+    "trigger": Action("run.trigger", ("job", "node", "note", "id"), "{id} was triggered"),
     "cancel": Action("run.cancel", ("id", "note"), "{id} is asked to end"),
     "revoke": Action("run.revoke", ("id", "note"), "{id} is revoked: it will not start"),
     "suspend": Action("job.suspend", ("job", "until", "note"), "{job} is suspended on every node"),

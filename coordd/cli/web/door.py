@@ -1,8 +1,9 @@
 """Who may come in: one-time tokens, the sessions that they open, the headers of a request that is meant for us. Pure.
 
 The page listens on 127.0.0.1, where every user of the machine, and every site that a browser has open, can send
-requests. A session's cookie keeps the users out. Host and Origin keep the sites out: a site whose name was pointed at
-127.0.0.1 (DNS rebinding) sends its own name as the host.
+requests. A session's cookie keeps the users out. A browser sends a cookie to every port of a host, also to one where
+another user listens; so all pages lie below a path that nobody can guess, and the cookie is for that path alone. Host
+and Origin keep the sites out: a site whose name was pointed at 127.0.0.1 (DNS rebinding) sends its own name as the host.
 """
 
 from __future__ import annotations
@@ -33,10 +34,17 @@ class Door:
 
     def __init__(self, port: int, make: Callable[[], str]) -> None:
         self.hosts = frozenset((f"127.0.0.1:{port}", f"localhost:{port}"))
-        self.cookie = f"coordctl-web-{port}"  # browsers send a cookie to every port of a host
+        self.cookie = f"coordctl-web-{port}"
+        self.root = f"/{make()}"  # the path of the pages, without its last slash
         self._make = make
         self._tokens: list[str] = []
         self._sessions: dict[str, Session] = {}
+
+    def inside(self, path: str) -> str | None:
+        """The rest of a path below the root; None if it is not below it."""
+        head, rest = path[: len(self.root)], path[len(self.root) :]
+        found = hmac.compare_digest(head.encode(), self.root.encode()) and rest.startswith("/")
+        return rest if found else None
 
     def token(self) -> str:
         """A token that opens one session."""

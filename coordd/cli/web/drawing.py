@@ -17,16 +17,19 @@ BARS_MAX = 60
 
 # Bad ones first: a cell of several fire times shows the worst.
 WORST = (
-    "failure", "lost", "missed", "unknown", "rejected", "limited", "revoked", "suspended", "blackout", "held",
-    "skipped", "retry", "received", "started", "pending", "coalesced", "launched", "success",
+    "failure", "lost", "missed", "unknown", "not known", "rejected", "limited", "revoked", "suspended", "blackout",
+    "held", "skipped", "retry", "received", "started", "pending", "coalesced", "launched", "success",
 )  # fmt: skip
 
 # A sign for each word, for those who do not see the colours.
 SIGNS = {
-    "success": "✓", "failure": "✕", "lost": "✕", "missed": "!", "unknown": "?", "rejected": "⊘", "limited": "⊘",
-    "revoked": "⊘", "suspended": "‖", "blackout": "‖", "held": "‖", "skipped": "-", "coalesced": "·", "retry": "↻",
-    "started": "▶", "received": "▶", "pending": "…", "launched": "▶",
+    "success": "✓", "failure": "✕", "lost": "✕", "missed": "!", "unknown": "?", "not known": "?", "rejected": "⊘",
+    "limited": "⊘", "revoked": "⊘", "suspended": "‖", "blackout": "‖", "held": "‖", "skipped": "-", "coalesced": "·",
+    "retry": "↻", "started": "▶", "received": "▶", "pending": "…", "launched": "▶",
 }  # fmt: skip
+
+# How the reason of a fire time begins that is still to be decided (services.views.fires.NOT_YET).
+NOT_YET = "not decided yet"
 
 
 class Cell(NamedTuple):
@@ -55,13 +58,19 @@ def grid(fires: Sequence[Mapping[str, Any]], states: Mapping[str, str], now: flo
     found: dict[tuple[str, str], list[str]] = {}
     for fire in fires:
         at = str(fire["fire_time"])
-        decision = str(fire.get("decision") or "pending")
+        decision = decided(fire)
         state = states.get(str(fire.get("run") or "")) or fire.get("state")  # a group is in no list of runs
         word = str(state or decision) if decision == "launched" else decision
         found.setdefault((at[:10], at[11:13]), []).append(word)
     hours = sorted({hour for _, hour in found})
     rows = [(f"{hour}:00", [_cell(day, hour, found.get((day, hour), ())) for day in days]) for hour in hours]
     return Grid(days, rows, str(fires[0]["fire_time"])[:10] if fires else "")
+
+
+def decided(fire: Mapping[str, Any]) -> str:
+    """The decision about a fire time of job.fires; without one: whether there will be one."""
+    waits = fire.get("state") == "pending" or str(fire.get("reason") or "").startswith(NOT_YET)
+    return str(fire.get("decision") or ("pending" if waits else "not known"))
 
 
 def _cell(day: str, hour: str, words: Sequence[str]) -> Cell:
@@ -183,10 +192,15 @@ def lanes(timeline: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str,
 
 
 def _lane(node: Any) -> str:
-    """A node's name without its pid: a daemon that was started again stays in its lane."""
-    name = str(node or CLUSTER)
-    host, dot, pid = name.rpartition(".")
-    return host if dot and pid.isdecimal() else name
+    """A daemon that was started again stays in its lane."""
+    return host(node or CLUSTER)
+
+
+def host(node: Any) -> str:
+    """A node's name without its pid."""
+    name = str(node or "")
+    before, dot, pid = name.rpartition(".")
+    return before if dot and pid.isdecimal() else name
 
 
 def _said(at: float) -> str:

@@ -13,8 +13,10 @@ import trio
 # Clients at a time, more than a browser with many tabs opens (six to one host). A further one is closed.
 CONNECTIONS_MAX = 64
 
-# Timeouts (seconds) for a request, and for an answer that nobody reads.
+# Timeouts (seconds) for a request with its answer, for the answer of a change (more than the daemon gets for it), and
+# for an answer that nobody reads.
 REQUEST_S = 10.0
+CHANGE_S = 40.0
 SEND_S = 20.0
 
 # Bytes of a request's head (other programs on 127.0.0.1 set cookies, too) and of a form.
@@ -97,11 +99,13 @@ class Server:
         """One request and its answer; then the connection is closed."""
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         answer: Answer | None = None
-        with trio.move_on_after(REQUEST_S):
+        with trio.move_on_after(REQUEST_S) as scope:
             try:
                 request = await _request(http, stream)
                 if request is None:
                     return
+                if request.method == "POST":
+                    scope.deadline = trio.current_time() + CHANGE_S
                 answer = await self._answered(request)
                 if request.method == "HEAD":
                     answer = answer._replace(body=b"", stream=None)

@@ -49,7 +49,7 @@ async def _serve(path: str, port: int) -> None:
     site = Site(source, door)
     with _local_socket(port) as local:
         say(f"coordctl web listens on {HOST}:{port}; this address opens it once, in one browser:")
-        click.echo(address(port, door.token()))
+        click.echo(address(port, door))
         say("Ctrl-C ends it; coordctl web --print-token prints another address")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(source.hear)
@@ -57,9 +57,9 @@ async def _serve(path: str, port: int) -> None:
             nursery.start_soon(Server(site.handle, _failed).serve, listener)
 
 
-def address(port: int, token: str) -> str:
-    """The address that opens a session."""
-    return f"http://{HOST}:{port}/?token={token}"
+def address(port: int, door: Door) -> str:
+    """An address that opens a session."""
+    return f"http://{HOST}:{port}{door.root}/?token={door.token()}"
 
 
 def _failed(exc: BaseException) -> None:
@@ -101,7 +101,7 @@ async def _print_tokens(local: trio.SocketListener, port: int, door: Door) -> No
         _, uid, _ = struct.unpack("3i", stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         with trio.move_on_after(ADDRESS_S):
             if uid == os.getuid():
-                await stream.send_all(address(port, door.token()).encode())
+                await stream.send_all(address(port, door).encode())
             await stream.aclose()
 
     await trio.serve_listeners(give, [local])

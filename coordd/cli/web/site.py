@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import resources
@@ -16,9 +17,8 @@ import trio
 
 from coordd import __version__
 from coordd.cli.show import phrases
-from coordd.cli.web import actions, models
+from coordd.cli.web import actions, drawing, models
 from coordd.cli.web.door import Door, Session
-from coordd.cli.web.drawing import SIGNS
 from coordd.cli.web.http import EVENTS, Answer, Request
 from coordd.cli.web.source import Source
 from coordd.core.visible import visible
@@ -45,6 +45,11 @@ STATIC = {
 
 # The status for each kind of refusal; others are 409.
 STATUS = {"unknown_run": 404, "unknown_job": 404, "unknown_day": 404, "unknown_action": 404, "not_permitted": 403}
+
+
+# Where a form may lead back to, below the root: an address as the pages write it, which no browser takes for another
+# site's (it ignores tabs and line ends, and takes \ for /).
+BACK = re.compile(r"/(?![/\\])[!-~]*")
 
 
 class Page(NamedTuple):
@@ -84,21 +89,28 @@ class Site:
             lstrip_blocks=True,
         )
         self._jinja.filters.update(FILTERS)
-        self._jinja.globals.update(signs=SIGNS, version=__version__, files=self._static)
+        self._jinja.globals.update(signs=drawing.SIGNS, version=__version__, files=self._static, root=door.root)
 
     async def handle(self, request: Request) -> Answer:
         """The answer to one request."""
         why = self._door.foreign(request.method, request.headers)
         if why:
             return Answer(421, f"{why}\n".encode(), "text/plain; charset=utf-8")
-        now = time.monotonic()
-        if request.path.startswith("/static/"):
-            return self._file(request.path.removeprefix("/static/"))
+        path = self._door.inside(request.path)
+        asked = request.path if path is None else path
+        if asked.startswith("/static/"):  # also outside: what strangers are told has a style
+            return self._file(asked.removeprefix("/static/"))
+        if path is None:
+            return self._stranger("Who are you?")
+        return await self._inside(request._replace(path=path), time.monotonic())
+
+    async def _inside(self, request: Request, now: float) -> Answer:
+        """The answer to a request below the root; its path is the rest."""
         if request.path == "/" and "token" in request.query:
             return self._enter(request.query["token"], now)
         session = self._door.session(request.headers.get("cookie", ""), now)
         if session is None:
-            return self._message(403, "Who are you?", NOT_IN)
+            return self._stranger("Who are you?")
         if request.method == "POST":
             return await self._act(request, session)
         if request.method not in ("GET", "HEAD"):
@@ -115,9 +127,9 @@ class Site:
     def _enter(self, token: str, now: float) -> Answer:
         session = self._door.enter(token, now)
         if session is None:
-            return self._message(403, "This address was used before", NOT_IN)
+            return self._stranger("This address was used before")
         # A page that leads on, and no redirect: a strict cookie is not sent with a redirect that another site began.
-        cookie = f"{self._door.cookie}={session.key}; HttpOnly; SameSite=Strict; Path=/"
+        cookie = f"{self._door.cookie}={session.key}; HttpOnly; SameSite=Strict; Path={self._door.root}/"
         body = self._jinja.get_template("entered.html").render(title="welcome")
         return Answer(200, body.encode(), headers=(("Set-Cookie", cookie),))
 
@@ -127,7 +139,7 @@ class Site:
         page, arguments = _found(path)
         values = await self._values(page, arguments, query)
         said, session.notes = session.notes, []
-        here = f"{quote(path)}{'?' + _packed(query) if query else ''}"
+        here = f"{self._door.root}{quote(path)}{'?' + _packed(query) if query else ''}"
         text = self._jinja.get_template(page.template).render(
             title=page.title.format(*arguments), here=here, path=path, notes=said, live=here, **values
         )
@@ -137,7 +149,14 @@ class Site:
         now = time.time()
         values = await page.model(models.View(self._source, query, now), *arguments)
         you = await self._source.ask("ping")
-        return {**values, "now": now, "you": you, "node": await self._source.ask("status")}
+        # The same form sent twice is the same run.
+        return {
+            **values,
+            "fresh": secrets.token_hex(6),
+            "now": now,
+            "you": you,
+            "node": await self._source.ask("status"),
+        }
 
     def _live(self, target: str, session: Session) -> Answer:
         """The changes of one page, as server-sent events: the part of it that may change, drawn again."""
@@ -182,15 +201,16 @@ class Site:
     # ---- changes
 
     async def _act(self, request: Request, session: Session) -> Answer:
-        back = request.form.get("back", "/")
-        if not re.fullmatch("/[^/\\\\].*|/", back):
-            back = "/"  # another site's address
+        root = self._door.root
+        back = request.form.get("back", "")
+        if not BACK.fullmatch(self._door.inside(back) or ""):
+            back = f"{root}/"
         try:
             action, params = actions.asked(request.path.removeprefix("/do/"), request.form)
-            answer = await self._source.call(action.method, **params)
+            answer = await self._source.change(action.method, **params)
             session.notes.append(actions.told(action, params, answer))
             if action.method == "run.trigger" and isinstance(answer, dict) and "id" in answer:
-                back = f"/runs/{quote(answer['id'], safe='')}"
+                back = f"{root}/runs/{quote(answer['id'], safe='')}"
         except CoorddError as exc:
             return self._refused(exc, back)
         self._source.forget()
@@ -204,15 +224,21 @@ class Site:
         data, digest = self._static[name]
         return Answer(200, data, STATIC[name], headers=(("Cache-Control", "max-age=3600"), ("ETag", f'"{digest}"')))
 
-    def _refused(self, exc: CoorddError, back: str = "/") -> Answer:
+    def _refused(self, exc: CoorddError, back: str = "") -> Answer:
+        back = back or f"{self._door.root}/"
         if isinstance(exc, RefusedError):
             return self._message(STATUS.get(exc.kind, 409), str(exc), exc.hint or "", back)
         title = "No daemon answers" if isinstance(exc, UnavailableError) else "The daemon's answer is not understood"
         return self._message(503, title, str(exc), back)
 
-    def _message(self, status: int, title: str, text: str, back: str = "/") -> Answer:
+    def _message(self, status: int, title: str, text: str, back: str) -> Answer:
         body = self._jinja.get_template("message.html").render(title=title, text=text, back=back)
         return Answer(status, body.encode())
+
+    def _stranger(self, title: str) -> Answer:
+        """For somebody who is not in: the root, which is a secret, does not stand in it."""
+        body = self._jinja.get_template("message.html").render(title=title, text=NOT_IN, root="")
+        return Answer(403, body.encode())
 
 
 NOT_IN = "Type `coordctl web --print-token` on this machine: it prints an address that opens this page once."
@@ -262,7 +288,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "held": phrases.held,
     "size": phrases.size,
     "word": _word,
-    "host": lambda name: str(name or "").rpartition(".")[0] or str(name or ""),
+    "host": drawing.host,
+    "decided": drawing.decided,
     "seg": lambda text: quote(str(text), safe=""),
     "output": lambda text: visible(str(text), lines=True),
 }

@@ -30,6 +30,9 @@ ANSWERS_MAX = 200
 ANSWER_S = 8.0
 AGAIN_S = 2.0
 
+# Timeout (seconds) of a change, as coordctl has: after a timeout nobody knows whether it took place.
+CHANGE_S = 30.0
+
 # Events that only say that a node is alive: no page changes.
 HEARTBEATS = ("worker-heartbeat", "worker-beat", "worker-hello", "worker-hello-reply")
 
@@ -76,8 +79,15 @@ class Source:
             return kept.said
 
     async def call(self, method: str, **params: Any) -> Any:
-        """Call the daemon. Raises RefusedError and UnavailableError."""
-        async with client.connect(self._path, timeout_s=ANSWER_S) as coordd:
+        """Ask the daemon now. Raises RefusedError and UnavailableError."""
+        return await self._call(ANSWER_S, method, params)
+
+    async def change(self, method: str, **params: Any) -> Any:
+        """Change something, with patience. Raises RefusedError and UnavailableError."""
+        return await self._call(CHANGE_S, method, params)
+
+    async def _call(self, timeout_s: float, method: str, params: dict[str, Any]) -> Any:
+        async with client.connect(self._path, timeout_s=timeout_s) as coordd:
             return await coordd.call(method, **params)
 
     def forget(self) -> None:

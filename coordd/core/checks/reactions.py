@@ -17,10 +17,14 @@ SAW_MAX = 120
 
 
 def told(check: Check, state: str, text: str) -> str:
-    """A check that is bad, for people. In quotes is what viewers are not shown: it may be the output of a program."""
-    shown = text[:SAW_MAX].replace('"', "'")
-    saw = f' ("{shown}")' if shown else ""
+    """A check that is bad, for people. What it saw is in quotes: it may be the output of a program."""
+    saw = f" ({quoted(text[:SAW_MAX])})" if text else ""
     return f"check {check.key} is {state}{saw}"
+
+
+def quoted(text: str) -> str:
+    """What a check saw, in quotes: viewers are not shown what stands in them."""
+    return '"' + text.replace('"', "'") + '"'
 
 
 def suspender(key: str) -> str:

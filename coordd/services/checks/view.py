@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coordd.core.checks.check import ABSTAIN, SUSPEND
-from coordd.core.checks.reactions import told
+from coordd.core.checks.reactions import quoted, told
 from coordd.core.checks.state import BAD, DEGRADED, RANKS, STATES, UNKNOWN
 from coordd.services.checks.service import Row
 from coordd.services.control.doctor import FAIL, OK, WARN, Check as Line, check as line
@@ -85,7 +85,9 @@ def counts(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def lines(rows: Iterable[Row]) -> list[Line]:
-    """For `doctor`: the checks that are not good, and those whose looks fail."""
+    """For `doctor`: the checks that are not good, and those whose looks fail. What they saw is quoted, so that viewers
+    are not shown it.
+    """
     found = []
     total = 0
     for row in rows:
@@ -94,9 +96,11 @@ def lines(rows: Iterable[Row]) -> list[Line]:
         advice = f"coordctl check show {row.check.key}"
         if row.state in BAD or row.state == DEGRADED:
             bad = FAIL if row.state in BAD else WARN
-            found.append(line(name, bad, f"{row.state}: {row.text}", advice))
+            saw = f": {quoted(row.text)}" if row.text else ""
+            found.append(line(name, bad, row.state + saw, advice))
         elif row.standing.problem:
-            found.append(line(name, WARN, f"it cannot look, so it counts for nothing: {row.standing.problem}", advice))
+            problem = quoted(row.standing.problem)
+            found.append(line(name, WARN, f"it cannot look, so it counts for nothing: {problem}", advice))
     if not total:
         return []
     return found[:LINES_MAX] or [line("checks", OK, f"{total} checks, all of them good or not known yet")]

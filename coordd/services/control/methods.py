@@ -34,7 +34,7 @@ from coordd.services.audit import Audit
 from coordd.services.backends.source import Source
 from coordd.services.breakers.service import open_breakers
 from coordd.services.checks.methods import CheckMethods
-from coordd.services.control import doctor as checkup
+from coordd.services.control import disclosure, doctor as checkup
 from coordd.services.control.callers import ADMIN, OPERATOR, ROLE_NAMES, VIEWER, Caller, Method
 from coordd.services.control.core_methods import LIST_MAX, VIEWER_LIST_MAX
 from coordd.services.control.hold_methods import Asked
@@ -243,7 +243,8 @@ class Methods(CheckMethods):
         if not looks or boottime() - at > DOCTOR_KEPT_S:
             checks = await self._lookups.do(lambda _: self._doctor(), looks=looks, limit_s=DOCTOR_S)
             self._checked = (boottime(), checks)
-        checks = checks + checkup.trouble_checks(await self._troubles.look())
+        found = await self._troubles.look()
+        checks = checks + checkup.trouble_checks(found.reduced(disclosure.reason) if looks else found)
         checks += self._check_lines() + await self.input_lines()
         return checks + await checkup.cluster_checks(self._driver, self._ledger, self._ledger_url)
 

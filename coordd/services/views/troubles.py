@@ -82,6 +82,13 @@ class Found(NamedTuple):
     dead: tuple[Trouble, ...] = ()  # given up
     cut: bool = False  # there are more open runs than one look reads
 
+    def reduced(self, reason: Callable[[str], str]) -> Found:
+        """The same for somebody who may read recorded reasons only as ``reason`` returns them."""
+        unknown, dead = (
+            tuple(one._replace(text=reason(one.text)) for one in runs) for runs in (self.unknown, self.dead)
+        )
+        return self._replace(unknown=unknown, dead=dead)
+
     def sentence(self) -> str:
         """The result in one line, for STATUS and `status`; "" when there is no trouble."""
         parts = [

@@ -76,8 +76,9 @@ def _changes(template: Row) -> Iterator[Row]:
 class Pages:
     """A browser's part."""
 
-    def __init__(self, port: int, cookie: str) -> None:
+    def __init__(self, port: int, root: str, cookie: str) -> None:
         self._port = port
+        self._root = root
         self._headers = {"Host": f"127.0.0.1:{port}", "Cookie": cookie}
 
     @staticmethod
@@ -107,7 +108,7 @@ class Pages:
 
     def _ask(self, path: str) -> http.client.HTTPResponse:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
-        connection.request("GET", path, headers=self._headers)
+        connection.request("GET", self._root + path, headers=self._headers)
         return connection.getresponse()
 
 
@@ -130,10 +131,10 @@ def web(nodes: Cluster) -> Iterator[Pages]:
     )
     assert process.stdout is not None
     try:
-        port, token = process.stdout.readline().strip().removeprefix("http://127.0.0.1:").split("/?token=")
+        port, root, token = process.stdout.readline().strip().removeprefix("http://127.0.0.1:").split("/")
         connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=30)
-        connection.request("GET", f"/?token={token}", headers={"Host": f"127.0.0.1:{port}"})
-        yield Pages(int(port), str(connection.getresponse().getheader("Set-Cookie")).partition(";")[0])
+        connection.request("GET", f"/{root}/{token}", headers={"Host": f"127.0.0.1:{port}"})
+        yield Pages(int(port), f"/{root}", str(connection.getresponse().getheader("Set-Cookie")).partition(";")[0])
     finally:
         process.terminate()
         process.wait(30)

@@ -38,7 +38,11 @@ class Pages:
         self.defects: list[BaseException] = []
 
     def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[HTTPResponse, str]:
-        """One request; underscores in the names of headers are hyphens."""
+        """One request below the root; underscores in the names of headers are hyphens."""
+        return self.anywhere(method, self.door.root + path, body, **headers)
+
+    def anywhere(self, method: str, path: str, body: str = "", **headers: str) -> tuple[HTTPResponse, str]:
+        """One request to any path."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         sent = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie}
         if method == "POST":

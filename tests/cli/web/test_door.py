@@ -30,11 +30,19 @@ def test_a_token_opens_one_session_once() -> None:
     assert at.session(f"other=1; {at.cookie}={session.key}", 1.0) is session
 
 
-@pytest.mark.parametrize("cookies", ["", "coordctl-web-8081=word-2", "coordctl-web-8080=", "coordctl-web-8080=word-9"])
+@pytest.mark.parametrize("cookies", ["", "coordctl-web-8081=word-3", "coordctl-web-8080=", "coordctl-web-8080=word-9"])
 def test_without_its_cookie_nobody_is_known(cookies: str) -> None:
     at = door()
     entered(at)
     assert at.session(cookies, 1.0) is None
+
+
+def test_only_what_lies_below_the_root_is_inside() -> None:
+    at = door()
+    assert at.root == "/word-1"
+    assert [at.inside(path) for path in ("/word-1/", "/word-1/jobs/j")] == ["/", "/jobs/j"]
+    for path in ("", "/", "/word-1", "/word-10/", "/jobs", "/word-2/", "//word-1/", "/wörd-1/"):
+        assert at.inside(path) is None, path
 
 
 def test_a_session_ends_after_its_last_request() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from coordd.cli import web
-from coordd.cli.web import drawing
+from coordd.cli.web import drawing, site
+from coordd.services.control import disclosure
+from coordd.services.views import fires
 
 NOW = 1_795_420_000.0  # 2026-11-23T07:46:40Z
 
@@ -19,16 +21,44 @@ def fire(at: str, decision: str = "launched", run: str = "") -> dict[str, Any]:
 
 
 def test_a_cell_shows_its_worst_fire_time_and_tells_of_all() -> None:
-    fires = [fire(f"2026-11-22T02:{minute}:00Z") for minute in ("00", "10", "20")]
-    fires += [fire("2026-11-23T02:00:00Z", "missed"), fire("2026-11-23T07:00:00Z")]
+    found = [fire(f"2026-11-22T02:{minute}:00Z") for minute in ("00", "10", "20")]
+    found += [fire("2026-11-23T02:00:00Z", "missed"), fire("2026-11-23T07:00:00Z")]
     states = {"j@2026-11-22T02:00:00Z": "success", "j@2026-11-22T02:10:00Z": "failure"}
-    grid = drawing.grid(fires, states, NOW)
+    grid = drawing.grid(found, states, NOW)
     assert (len(grid.days), grid.days[0], grid.days[-1], grid.since) == (30, "2026-10-25", "2026-11-23", "2026-11-22")
     assert [hour for hour, _ in grid.rows] == ["02:00", "07:00"]
     (_, two), (_, seven) = grid.rows
     assert two[-2] == ("failure", "2026-11-22 02h: 1 failure, 1 launched, 1 success")
     assert two[-1] == ("missed", "2026-11-23 02h: missed")
     assert (two[-2].sign, two[0].sign, seven[-1].word) == ("✕", "", "launched")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "word"),
+    [
+        ("pending", "", "pending"),
+        (None, f"{fires.NOT_YET}it was due 5 s ago, and no node has claimed it", "pending"),
+        (None, disclosure.reason(f"{fires.NOT_YET}it was due 5 s ago"), "pending"),
+        (None, fires.NOT_RECORDED, "not known"),
+        (None, None, "not known"),
+    ],
+)
+def test_a_fire_time_without_a_decision_is_pending_only_if_one_will_come(
+    state: str | None, reason: str | None, word: str
+) -> None:
+    told = {**fire("2026-11-22T02:00:00Z", ""), "decision": None, "state": state, "reason": reason}
+    assert drawing.decided(told) == word
+    (_, cells), *_ = drawing.grid([told], {}, NOW).rows
+    assert cells[-2].title == f"2026-11-22 02h: {word}"
+
+
+@pytest.mark.parametrize(
+    ("node", "host"),
+    [("edge-1.4711", "edge-1"), ("edge-1.example.com", "edge-1.example.com"), ("edge-1.example.com.7",
+     "edge-1.example.com"), ("edge-1", "edge-1"), (None, "")],
+)  # fmt: skip
+def test_only_a_pid_is_cut_from_the_name_of_a_node(node: str | None, host: str) -> None:
+    assert site.FILTERS["host"](node) == host
 
 
 def test_a_job_without_a_fire_time_has_no_grid() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from urllib.parse import quote, urlencode
 import pytest
 from support.fake_daemon import refusal
 
-from cli.web.conftest import Pages
+from cli.web.conftest import JOB, Pages
 from coordd.cli import web
-from coordd.cli.web import models
+from coordd.cli.web import http, models, source
 from coordd.cli.web.http import BODY_BYTES_MAX, CONNECTIONS_MAX, POLICY
 from coordd.cli.web.site import PAGES
+from coordd.core.jobs.job import IDENT
 
 ADDRESSES = ("/", "/jobs", "/jobs/j", "/jobs/j/2026-10-03", "/runs", "/runs/j%231", "/cluster")
 
@@ -54,6 +57,53 @@ def test_what_jobs_and_programs_say_is_text(pages: Pages) -> None:
     assert "j#1 &lt;ran&gt; on edge-1." in text
 
 
+def test_a_step_and_a_fire_time_of_which_nothing_is_known_print_no_none(pages: Pages) -> None:
+    step = {"at": None, "node": "edge-1.example.com", "what": "granted", "detail": "attempt 0"}
+    pages.daemon.answers["why"] = {"id": "j#1", "sentence": "it ran", "timeline": [step], "unheard": []}
+    fire = {"fire_time": "2026-10-03T02:00:00Z", "decision": None, "reason": "not recorded: too old", "run": None}
+    pages.daemon.answers["job.fires"] = [fire]
+    pages.enter()
+    _, text = pages.get("/runs/j%231")
+    assert "<tr><td></td><td>edge-1.example.com</td><td>granted</td>" in text
+    _, text = pages.get("/jobs/j/2026-10-03")
+    assert ("not known" in text, "pending" in text) == (True, False)
+
+
+def test_a_cookie_is_for_the_root_alone_and_nobody_is_told_of_the_root(pages: Pages) -> None:
+    root = pages.door.root
+    for method, path in (("GET", "/"), ("GET", f"/?token={pages.door.token()}"), ("GET", root), ("POST", "/do/resume")):
+        answer, text = pages.anywhere(method, path)
+        assert (answer.status, "coordctl web --print-token" in text, root in text) == (403, True, False), path
+        assert root not in str(answer.getheaders())
+        assert answer.getheader("Set-Cookie") is None
+    answer, _ = pages.ask("GET", f"/?token={pages.door.token()}")
+    assert str(answer.getheader("Set-Cookie")).endswith(f"; Path={root}/")
+    pages.cookie = str(answer.getheader("Set-Cookie")).partition(";")[0]
+    for path in (*ADDRESSES, "/live?page=/", "/x/jobs"):
+        answer, text = pages.anywhere("GET", path)
+        assert (answer.status, root in text) == (403, False), "the cookie is of no use elsewhere"
+    assert pages.daemon.asked == []
+
+
+def test_strangers_who_know_the_root_are_not_told_of_it_again(pages: Pages) -> None:
+    for path in ("/", "/jobs", "/?token=none"):
+        status, text = pages.get(path)
+        assert (status, pages.door.root in text) == (403, False)
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES, "/nothing", "/jobs/j/no-day"])
+def test_all_addresses_in_a_page_lie_below_the_root(pages: Pages, address: str) -> None:
+    pages.enter()
+    text = pages.get(address)[1] + pages.get(f"/?token={pages.door.token()}")[1]
+    found = re.findall('(?:href|src|action|hx-get|url|content)="?(/[^"]*|0;url=[^"]*)', text)
+    found += re.findall('name="back" value="([^"]*)"', text)
+    assert found
+    assert [one for one in found if not one.removeprefix("0;url=").startswith(f"{pages.door.root}/")] == []
+    assert f'data-root="{pages.door.root}"' in text
+    for link in {one for one in found if "/static/" in one}:
+        assert pages.anywhere("GET", link)[0].status == 200
+
+
 def test_an_address_opens_one_session(pages: Pages) -> None:
     token = pages.door.token()
     answer, _ = pages.ask("GET", f"/?token={token}")
@@ -73,9 +123,9 @@ def test_another_name_gets_nothing_even_with_the_cookie(pages: Pages, host: str)
 def test_a_form_is_one_call_and_its_answer_is_told_once(pages: Pages) -> None:
     pages.enter()
     pages.daemon.answers["job.suspend"] = {"job": "j", "suspended": True}
-    form = urlencode({"job": "j", "note": " a window ", "until": "", "back": "/jobs/j", "other": "x"})
+    form = urlencode({"job": "j", "note": " a window ", "until": "", "back": f"{pages.door.root}/jobs/j", "other": "x"})
     answer, _ = pages.ask("POST", "/do/suspend", form)
-    assert (answer.status, answer.getheader("Location")) == (303, "/jobs/j")
+    assert (answer.status, answer.getheader("Location")) == (303, f"{pages.door.root}/jobs/j")
     assert pages.daemon.asked[-1] == ("job.suspend", {"job": "j", "note": "a window"})
     assert "j is suspended on every node" in pages.get("/jobs/j")[1]
     assert "j is suspended on every node" not in pages.get("/jobs/j")[1]
@@ -85,15 +135,80 @@ def test_a_trigger_leads_to_its_run(pages: Pages) -> None:
     pages.enter()
     pages.daemon.answers["run.trigger"] = {"id": "j#77", "durable": "ledger"}
     answer, _ = pages.ask("POST", "/do/trigger", "job=j")
-    assert answer.getheader("Location") == "/runs/j%2377"
+    assert answer.getheader("Location") == f"{pages.door.root}/runs/j%2377"
 
 
-@pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example", "/\\evil.example", ""])
+def ids(text: str) -> list[str]:
+    """The ids in the forms that trigger a run."""
+    forms = [form for form in text.split("<form ") if '/do/trigger"' in form]
+    return [found for form in forms for found in re.findall('name="id" value="([^"]*)"', form)]
+
+
+@pytest.mark.parametrize("address", ["/jobs/j", "/runs/j%231"])
+def test_a_form_that_is_sent_twice_is_one_run(pages: Pages, address: str) -> None:
+    pages.enter()
+    pages.daemon.answers["run.trigger"] = lambda params: {"id": f"j#{params['id']}", "durable": "ledger"}
+    (first,), (second,) = ids(pages.get(address)[1]), ids(pages.get(address)[1])
+    assert IDENT.fullmatch(first)
+    assert first != second, "another form is another run"
+    for _ in range(2):
+        pages.ask("POST", "/do/trigger", urlencode({"job": "j", "id": first}))
+    calls = [params for method, params in pages.daemon.asked if method == "run.trigger"]
+    assert calls == [{"job": "j", "id": first}] * 2
+
+
+def test_dedupe_makes_the_ids_of_its_runs_itself(pages: Pages) -> None:
+    pages.daemon.answers["job.show"] = {**JOB, "dedupe": "{day}"}
+    pages.daemon.answers["run.trigger"] = {"id": "j#7", "durable": "ledger"}
+    pages.enter()
+    for address in ("/jobs/j", "/runs/j%231"):
+        assert ids(pages.get(address)[1]) == [""]
+    pages.ask("POST", "/do/trigger", urlencode({"job": "j", "id": ""}))
+    assert pages.daemon.asked[-1] == ("run.trigger", {"job": "j"})
+
+
+def test_a_change_has_patience_and_a_page_has_not(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages.enter()
+    released = threading.Event()
+
+    def slow(_: dict[str, Any]) -> dict[str, Any]:
+        released.wait(30)
+        return {"id": "j#7", "durable": "ledger"}
+
+    monkeypatch.setattr(http, "REQUEST_S", 1.0)
+    monkeypatch.setattr(source, "ANSWER_S", 1.0)
+    pages.daemon.answers |= {"run.trigger": slow, "node.list": slow}
+    timer = threading.Timer(2.5, released.set)
+    timer.start()
+    answer, _ = pages.ask("POST", "/do/trigger", "job=j")
+    timer.join()
+    assert (answer.status, answer.getheader("Location")) == (303, f"{pages.door.root}/runs/j%237")
+    released.clear()
+    assert pages.get("/cluster")[0] == 503
+    released.set()
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "//evil.example/",
+        "https://evil.example",
+        "/\\evil.example",
+        "",
+        "/\t/evil.example",
+        "/\n/evil.example",
+        "/ /evil",
+        "/x\r\nA: b",
+        "/\x01",
+    ],
+)
 def test_a_form_leads_back_to_a_page_of_this_address(pages: Pages, back: str) -> None:
     pages.enter()
     pages.daemon.answers["job.resume"] = {"job": "j"}
+    answer, _ = pages.ask("POST", "/do/resume", urlencode({"job": "j", "back": pages.door.root + back}))
+    assert answer.getheader("Location") == f"{pages.door.root}/"
     answer, _ = pages.ask("POST", "/do/resume", urlencode({"job": "j", "back": back}))
-    assert answer.getheader("Location") == "/"
+    assert answer.getheader("Location") == f"{pages.door.root}/"
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "http://evil.example"}, {"Origin": ""}, {"Cookie": "x=1"}])

@@ -12,7 +12,8 @@ from coordd.core.checks.state import Result, Standing
 from coordd.core.ledger.rows import OF_CHECK, OF_REPORTED, Hold
 from coordd.core.ready import Now
 from coordd.services.checks.service import Row
-from coordd.services.checks.view import row_view
+from coordd.services.checks.view import lines, row_view
+from coordd.services.control.disclosure import shown
 from coordd.services.views.objects import instant
 from services.checks.test_service import SHARED, Machine, Place
 
@@ -35,6 +36,28 @@ def test_a_change_is_told_once_and_jobs_are_left_to_others(monkeypatch: pytest.M
     a.checks.use({})
     a.around()
     assert a.node.abstains_from == {}
+
+
+@pytest.mark.parametrize(
+    ("standing", "operators", "viewers"),
+    [
+        (
+            Standing(state="unhealthy", text='at "sekret"', since=1.0),
+            "unhealthy: \"at 'sekret'\"",
+            "unhealthy: (hidden)",
+        ),
+        (Standing(state="degraded", since=1.0), "degraded", "degraded"),
+        (
+            Standing(state="healthy", problem="exit code 3: sekret", since=1.0),
+            'it cannot look, so it counts for nothing: "exit code 3: sekret"',
+            "it cannot look, so it counts for nothing: (hidden)",
+        ),
+    ],
+)
+def test_doctor_tells_viewers_nothing_of_what_a_check_saw(standing: Standing, operators: str, viewers: str) -> None:
+    told = lines([Row(Check(name="room", kind="command"), "a", standing, None)])
+    assert [one["text"] for one in told] == [operators]
+    assert [one["text"] for one in shown("doctor", told)] == [viewers]
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import uuid
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 from support import servers
 
 from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.core.wire.events import Action, Candidacy, TaskFailed, TaskSent, WorkerElect, flatten
 from coordd.errors import RefusedError
-from coordd.services.control import disclosure
+from coordd.services.control import disclosure, doctor as checkup
+from coordd.services.control.callers import OPERATOR, VIEWER, Caller
 from coordd.services.control.disclosure import METHODS, reason, shown, undecided, undecided_events
 from coordd.services.control.methods import Methods
+from coordd.services.ledger import boottime
+from coordd.services.views.troubles import Found, Trouble
 
 HEAD = {"hostname": "a", "pid": 1, "incarnation": "1-a", "seq": 1, "utcoffset": 0}
 
@@ -39,6 +45,29 @@ def test_every_method_is_decided_upon() -> None:
 def test_a_method_that_nobody_decided_about_tells_viewers_nothing() -> None:
     with pytest.raises(RefusedError):
         shown("brand.new", {"args": "x"})
+
+
+@pytest.mark.parametrize(
+    ("role", "told"), [(OPERATOR, "j#1: exit code 1: KeyError sekret"), (VIEWER, "j#1: exit code 1: (hidden)")]
+)
+def test_doctor_tells_viewers_the_reason_of_an_unknown_run_as_why_does(
+    monkeypatch: pytest.MonkeyPatch, role: int, told: str
+) -> None:
+    async def look() -> Found:
+        return Found(unknown=(Trouble("j#1", "j", "exit code 1: KeyError sekret"),))
+
+    async def nothing(*_: Any, **__: Any) -> list[Any]:
+        return []
+
+    methods: Any = Methods.__new__(Methods)
+    methods._checked, methods._troubles = (boottime(), []), SimpleNamespace(look=look)
+    methods._lookups, methods.checks, methods.input_lines = SimpleNamespace(do=nothing), None, nothing
+    methods._driver = methods._ledger = methods._ledger_url = None
+    monkeypatch.setattr(checkup, "cluster_checks", nothing)
+    caller = Caller(1, frozenset(), role, 1, "ann")
+    answer = trio.run(partial(methods.doctor, {}, caller))
+    seen = answer if role == OPERATOR else shown("doctor", answer)
+    assert [one["text"] for one in seen] == [told]
 
 
 def test_a_field_that_nobody_decided_about_is_found_and_not_shown() -> None:

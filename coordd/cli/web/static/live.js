@@ -2,6 +2,7 @@
 // A browser opens only six connections to one host, so a page in the background has none.
 "use strict";
 (() => {
+  const root = document.documentElement.dataset.root; // the path of all pages
   const part = () => document.getElementById("live");
   const word = document.getElementById("connection");
   let source = null;
@@ -22,7 +23,7 @@
   function open() {
     close();
     if (document.hidden || !part()) return;
-    source = new EventSource("/live?page=" + encodeURIComponent(location.pathname + location.search));
+    source = new EventSource(root + "/live?page=" + encodeURIComponent(location.pathname.slice(root.length) + location.search));
     source.addEventListener("page", (event) => {
       const before = document.getElementById("log");
       const follows = atEnd(before);
