@@ -6,6 +6,8 @@ synced before the call ends with success.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -28,12 +30,13 @@ INSTANTS = ("fire_time", "started_at", "ended_at")
 def to_file(path: str, document: str) -> str:
     """Append a line to the file; if the path ends with "/", write a file of its own, once for each end."""
     if path.endswith("/"):
-        name = f"{_stem(document)}.json"
+        name = f"{key_of(document)}.json"
         os.makedirs(path, exist_ok=True)
         _replace(path, name, document.encode() + b"\n")
         return f"written as {os.path.join(path, name)}"
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640)
     try:
+        _lock(fd)
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is not a regular file")
@@ -49,6 +52,15 @@ def to_file(path: str, document: str) -> str:
     return f"appended to {path}"
 
 
+def _lock(fd: int) -> None:
+    """Until it is closed: on NFS, appenders of several nodes would write over each other."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+    except OSError as exc:
+        if exc.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):  # a file system without locks
+            raise
+
+
 def to_parquet(path: str, document: str) -> str:
     """Write the end as one file of DIRECTORY/date=YYYY-MM-DD/; the same end replaces its file."""
     import pyarrow as pa
@@ -62,7 +74,7 @@ def to_parquet(path: str, document: str) -> str:
     parquet.write_table(pa.table(row, schema=schema), sink)
     directory = os.path.join(path, f"date={day}")
     os.makedirs(directory, exist_ok=True)
-    name = f"{_stem(document)}.parquet"
+    name = f"{key_of(document)}.parquet"
     _replace(directory, name, sink.getvalue().to_pybytes())
     return f"written as {os.path.join(directory, name)}"
 
@@ -77,8 +89,8 @@ def _value(name: str, said: Any) -> Any:
     return json.dumps(said) if isinstance(said, list | dict) else said
 
 
-def _stem(document: str) -> str:
-    """The name of the file of one end: the same for each call about it."""
+def key_of(document: str) -> str:
+    """What names one end, such as its file: the same for each call about it, and no other's."""
     said = json.loads(document)
     key = f"{said['cluster']} {said['id']} {said['attempt']} {said['state']}"
     return f"{said['job']}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from typing import Any
+from urllib.parse import unquote
 
 from coordd.core.redaction import redact_text
 from coordd.errors import CoorddError
@@ -61,6 +62,7 @@ def _send(sink: dict[str, Any], to: str, ident: str, document: str, kind: str, u
     if scheme in ("file", "parquet"):
         from coordd.outcomes import files
 
+        path = unquote(path)
         return files.to_file(path, document) if scheme == "file" else files.to_parquet(path, document)
     from coordd.outcomes import brokers
 

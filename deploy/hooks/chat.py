@@ -33,7 +33,10 @@ where = urllib.parse.urlsplit(url)
 if where.scheme != "https" and (where.scheme, where.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
     sys.exit(f"{sys.argv[1]}: expected an address that begins with https:// (or http://, on this machine)")
 mark = MARKS.get(event["event"], "\N{WARNING SIGN}")
-body = json.dumps({"text": f"{mark} [{event['cluster']}] {event['sentence']}"}).encode()
+text = f"{mark} [{event['cluster']}] {event['sentence']}"
+for sign, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # else a quoted "<!channel>" calls everybody
+    text = text.replace(sign, written)
+body = json.dumps({"text": text}).encode()
 request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310 - checked above
 try:
     with urllib.request.build_opener(NoRedirect).open(request, timeout=20) as answer:

@@ -89,6 +89,17 @@ def test_a_chat(tmp_path: Path) -> None:
     assert called("chat.py", str(url)).returncode != 0, "nobody listens any more"
 
 
+def test_what_a_chat_quotes_calls_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "EVENT", EVENT.replace("its lease lapsed", "<!channel> a & b"))
+    url = tmp_path / "chat.url"
+    with Chat() as chat:
+        url.write_text(f"{chat.url}\n")
+        assert called("chat.py", str(url)).returncode == 0
+
+    said = "\N{WARNING SIGN} [c1] etl@2026-11-21T02:00:00Z: attempt 0 was lost: &lt;!channel&gt; a &amp; b"
+    assert chat.got == [{"text": said}]
+
+
 @pytest.mark.parametrize("code", [301, 302, 303, 307])
 def test_a_chat_that_has_moved_is_a_failure(tmp_path: Path, code: int) -> None:
     url = tmp_path / "chat.url"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -100,7 +101,33 @@ def test_a_sink_that_hangs_is_left() -> None:
     assert "took nothing within 1 s" in done[0].stderr
 
 
-def test_https_posts_have_the_run_s_id_as_key(tmp_path: Path) -> None:
+def test_each_end_has_a_key_of_its_own() -> None:
+    others = [{**END, "cluster": "c2"}, {**END, "attempt": 1}, {**END, "state": "failure"}, {**END, "id": "etl#x"}]
+    keys = [files.key_of(json.dumps(each)) for each in (END, *others)]
+
+    assert len(set(keys)) == len(keys)
+    assert files.key_of(json.dumps({**END, "node": "edge-2"})) == keys[0]
+    assert all(key.isascii() and " " not in key for key in keys)
+
+
+def test_appenders_of_several_nodes_wait_for_each_other(tmp_path: Path) -> None:
+    """As on NFS, where nothing else keeps one from writing over the other's line."""
+    path = tmp_path / "outcomes.jsonl"
+    with path.open("a") as other:
+        fcntl.lockf(other, fcntl.LOCK_EX)
+        assert sent(f"file://{path}", timeout_s=1.0).returncode == 124
+    assert path.read_text() == ""
+    assert sent(f"file://{path}").returncode == 0
+    assert json.loads(path.read_text()) == END
+
+
+def test_a_path_may_have_a_space(tmp_path: Path) -> None:
+    assert sent(f"file://{tmp_path}/my%20out.jsonl").returncode == 0
+    assert sent(f"parquet://{tmp_path}/my%20table").returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my out.jsonl", "my table"]
+
+
+def test_https_posts_have_the_key_of_their_end(tmp_path: Path) -> None:
     heard: list[tuple[str | None, str | None, Any]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -119,4 +146,4 @@ def test_https_posts_have_the_run_s_id_as_key(tmp_path: Path) -> None:
         to = f"http://127.0.0.1:{server.server_port}/o"
         assert [sent(to, token_file=str(tmp_path / "token")).returncode for _ in "12"] == [1, 0]
         server.shutdown()
-    assert heard == [(END["id"], "Bearer secret", END)] * 2
+    assert heard == [(files.key_of(json.dumps(END)), "Bearer secret", END)] * 2

@@ -3,7 +3,7 @@
 The page listens on 127.0.0.1, where every user of the machine, and every site that a browser has open, can send
 requests. A session's cookie keeps the users out. A browser sends a cookie to every port of a host, also to one where
 another user listens; so all pages lie below a path that nobody can guess, and the cookie is for that path alone. Host
-and Origin keep the sites out: a site whose name was pointed at 127.0.0.1 (DNS rebinding) sends its own name as the host.
+and Origin keep the sites out: a site whose name was pointed at 127.0.0.1 (DNS rebinding) sends its own as the host.
 """
 
 from __future__ import annotations

@@ -41,6 +41,9 @@ EVENT_PARAM = "event"
 # The receiver of lineage has this name; what it is told of.
 LINEAGE = "openlineage"
 LINEAGE_EVENTS = (LINEAGE_START, "run.success", "run.failure", "run.revoked")
+# Also of a run that has ended as lost; of an attempt that was lost and is tried again, not. It is not in the list, from
+# which its definition is made: nodes of versions before would hold the receiver for another one.
+LINEAGE_LOST = "run.lost"
 
 # The names of sinks begin so.
 SINK = "sink."
@@ -77,6 +80,8 @@ class Hook(msgspec.Struct, frozen=True):
 
     def takes(self, event: str, job: object, *, ended: bool) -> bool:
         """True if it is called for this event, about this job. ``ended``: a run's row has ended so."""
+        if self.namespace and event == LINEAGE_LOST:
+            return ended
         return self.wants(event)
 
     @property
@@ -95,6 +100,8 @@ class Hook(msgspec.Struct, frozen=True):
 
     def wants(self, event: str) -> bool:
         """True if it is called for this event."""
+        if self.namespace and event == LINEAGE_LOST:
+            return True
         return any(event == word or (word.endswith(".*") and event.startswith(word[:-1])) for word in self.on)
 
     def job(self, lease_s: float) -> Job:

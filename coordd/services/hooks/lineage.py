@@ -7,7 +7,7 @@ from typing import Any
 
 from coordd import __version__
 from coordd.core.jobs.job import iso
-from coordd.core.ledger.words import FAILURE, REVOKED, SUCCESS
+from coordd.core.ledger.words import FAILURE, LOST, REVOKED, SUCCESS
 from coordd.core.lineage import run_id
 from coordd.services.hooks.happenings import Happening, short
 
@@ -17,7 +17,7 @@ PRODUCER = f"https://pypi.org/project/coordd/{__version__}"
 
 START = "START"
 # The end of a run -> the type of its event. What never ran has none.
-TYPES = {SUCCESS: "COMPLETE", FAILURE: "FAIL", REVOKED: "ABORT"}
+TYPES = {SUCCESS: "COMPLETE", FAILURE: "FAIL", LOST: "FAIL", REVOKED: "ABORT"}
 
 
 def document(happening: Happening, namespace: str, *, at: float, cluster: str) -> str:

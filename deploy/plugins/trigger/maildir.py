@@ -1,5 +1,7 @@
 """The trigger `maildir`: each message in a Maildir starts a run, with its sender and subject."""
 
+import email
+import email.policy
 import mailbox
 import os
 from collections.abc import Iterator
@@ -13,5 +15,5 @@ def look(of: TriggerContext) -> Iterator[tuple[str, dict[str, str]]]:
         raise FileNotFoundError(f"{of.path} is not a directory")
     box = mailbox.Maildir(of.path, create=False)
     for key in sorted(box.keys()):
-        message = box[key]
+        message = email.message_from_bytes(box.get_bytes(key), policy=email.policy.default)  # decoded, and on one line
         yield key, {"sender": str(message["From"]), "subject": str(message["Subject"])}

@@ -11,6 +11,7 @@ import pytest
 from plugins.written import written
 
 from config.written import refused, write
+from coordd.config.hooks.hook import of_lineage
 from coordd.config.hooks.sink import SinkHook, shown
 from coordd.config.hooks.sinks import sinks_of
 from coordd.config.jobfile import load_job
@@ -45,6 +46,8 @@ def test_sections_and_what_job_files_add_to_them(tmp_path: Path) -> None:
     assert [web.takes("run.success", "etl", ended=True), web.takes("run.lost", "etl", ended=False)] == [True, False]
     assert [queue.takes("run.failure", job, ended=True) for job in ("etl-1", "etl")] == [True, False]
     assert not queue.takes("run.success", "etl-1", ended=True)
+    receiver = of_lineage("https://lineage.example/", "prod", "")
+    assert [receiver.takes("run.lost", "etl", ended=ended) for ended in (True, False)] == [True, False]
     assert [none.takes("run.missed", job, ended=True) for job in ("etl", "other")] == [True, False]
     assert (parquet.to, parquet.jobs, parquet.on) == ("parquet:///o", frozenset(("etl", "other")), ("run.success",))
     assert sinks_of(config, {"etl": one})[3].digest == parquet.digest
