@@ -115,7 +115,7 @@ def test_a_person_sees_finds_reads_and_changes(cluster: Cluster) -> None:
         driver.find_element(By.LINK_TEXT, "good").click()
         until(lambda: "Aggregate the sales" in body(driver), why="the page of the job")
 
-        note = driver.find_element(By.CSS_SELECTOR, 'form[action="/do/suspend"] input[name="note"]')
+        note = driver.find_element(By.CSS_SELECTOR, 'form[action$="/do/suspend"] input[name="note"]')
         note.send_keys("the source is late", Keys.ENTER)
         until(lambda: "good is suspended on every node" in body(driver), 20, why="the change is told")
         listed = {job["name"]: job for job in cluster.nodes[0].call("job.list")}
