@@ -139,11 +139,14 @@ class Site:
         page, arguments = _found(path)
         values = await self._values(page, arguments, query)
         said, session.notes = session.notes, []
-        here = f"{self._door.root}{quote(path)}{'?' + _packed(query) if query else ''}"
+        here = self._here(path, query)
         text = self._jinja.get_template(page.template).render(
             title=page.title.format(*arguments), here=here, path=path, notes=said, live=here, **values
         )
         return Answer(200, text.encode())
+
+    def _here(self, path: str, query: Mapping[str, str]) -> str:
+        return f"{self._door.root}{quote(path)}{'?' + _packed(query) if query else ''}"
 
     async def _values(self, page: Page, arguments: tuple[str, ...], query: Mapping[str, str]) -> dict[str, Any]:
         now = time.time()
@@ -159,38 +162,40 @@ class Site:
         }
 
     def _live(self, target: str, session: Session) -> Answer:
-        """The changes of one page, as server-sent events: the part of it that may change, drawn again."""
+        """The changes of one page, as server-sent events: the parts of it that may change, drawn again."""
         parts = urlsplit(target)
         try:
-            page, arguments = _found(unquote(parts.path))
+            path = unquote(parts.path)
+            _found(path)
         except RefusedError as exc:
             return self._refused(exc)
         if self._streams >= STREAMS_MAX:
             return Answer(503, f"{STREAMS_MAX} pages are kept up to date already\n".encode(), "text/plain")
-        changes = self._changes(page, arguments, dict(parse_qsl(parts.query)), session)
+        changes = self._changes(path, dict(parse_qsl(parts.query)), session)
         return Answer(200, kind=EVENTS, stream=changes)
 
-    async def _changes(
-        self, page: Page, arguments: tuple[str, ...], query: Mapping[str, str], session: Session
-    ) -> AsyncIterator[bytes]:
+    async def _changes(self, path: str, query: Mapping[str, str], session: Session) -> AsyncIterator[bytes]:
         self._streams += 1
+        page, arguments = _found(path)
         template = self._jinja.get_template(page.template)
-        ends_at, drawn = trio.current_time() + STREAM_S, ""
+        fixed = {"here": self._here(path, query), "fresh": secrets.token_hex(6)}  # another id would be a change
+        ends_at, drawn = trio.current_time() + STREAM_S, [b""]
         try:
             yield f"retry: {AGAIN_MS}\n\n".encode()
             while trio.current_time() < ends_at and self._door.is_open(session, time.monotonic()):
                 seen = self._source.changes
                 try:
                     values = await self._values(page, arguments, query)
-                    context = template.new_context({"now": values["now"], **values})
-                    text = "".join(template.blocks["live"](context))
-                    event = "page"
+                    context = template.new_context({**values, **fixed})
+                    parts = [(event, _block(template, name, context)) for event, name in PARTS]
                 except CoorddError as exc:
-                    event, text = "trouble", str(exc)
-                digest = hashlib.sha256(f"{event} {text}".encode()).hexdigest()
-                if digest != drawn:
-                    drawn = digest
-                    yield f"event: {event}\ndata: {json.dumps(text)}\n\n".encode()
+                    parts = [("trouble", str(exc))]
+                said = [f"event: {event}\ndata: {json.dumps(text)}\n\n".encode() for event, text in parts]
+                digests = [hashlib.sha256(one).digest() for one in said]
+                news = [one for one, digest in zip(said, digests, strict=True) if digest not in drawn]
+                drawn = digests
+                if news:
+                    yield b"".join(news)
                 else:
                     yield b": alive\n\n"  # so that a browser that is gone is noticed
                 await trio.sleep(SOON_S)
@@ -239,6 +244,15 @@ class Site:
         """For somebody who is not in: the root, which is a secret, does not stand in it."""
         body = self._jinja.get_template("message.html").render(title=title, text=NOT_IN, root="")
         return Answer(403, body.encode())
+
+
+# Event -> the block of a page that it brings: what is seen, and the forms, which depend on it.
+PARTS = (("page", "live"), ("forms", "below"))
+
+
+def _block(template: jinja2.Template, name: str, context: jinja2.runtime.Context) -> str:
+    """One block of a page; "" if its template has none."""
+    return "".join(template.blocks[name](context)) if name in template.blocks else ""
 
 
 NOT_IN = "Type `coordctl web --print-token` on this machine: it prints an address that opens this page once."

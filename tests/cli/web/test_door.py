@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from coordd.cli.web.door import SESSION_S, SESSIONS_MAX, TOKENS_MAX, Door, Session
+from coordd.cli.web.serving import address
 
 
 def door() -> Door:
@@ -43,6 +44,10 @@ def test_only_what_lies_below_the_root_is_inside() -> None:
     assert [at.inside(path) for path in ("/word-1/", "/word-1/jobs/j")] == ["/", "/jobs/j"]
     for path in ("", "/", "/word-1", "/word-10/", "/jobs", "/word-2/", "//word-1/", "/wörd-1/"):
         assert at.inside(path) is None, path
+
+
+def test_the_address_that_opens_a_session_lies_below_the_root() -> None:
+    assert address(8080, door()) == "http://127.0.0.1:8080/word-1/?token=word-2"
 
 
 def test_a_session_ends_after_its_last_request() -> None:

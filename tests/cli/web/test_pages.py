@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import socket
 import threading
 import time
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from support.fake_daemon import refusal
+from support.fake_daemon import RUN, refusal
 
 from cli.web.conftest import JOB, Pages
 from coordd.cli import web
@@ -290,6 +292,31 @@ def test_the_part_that_changes_is_sent_again_when_it_has_changed(pages: Pages) -
     while b"three" not in (line := answer.readline()):
         assert line, "the stream has ended"
         assert time.monotonic() < until
+    answer.close()
+
+
+def forms(answer: HTTPResponse) -> str:
+    """The next forms of a stream of changes."""
+    for line in answer:
+        if line == b"event: forms\n":
+            return str(json.loads(answer.readline().removeprefix(b"data: ")))
+    raise AssertionError("the stream has ended")
+
+
+def test_the_forms_follow_the_state_of_the_run(pages: Pages) -> None:
+    pages.daemon.answers["run.show"] = {**RUN, "state": "pending", "attempts": [], "timeline": []}
+    pages.enter()
+    _, text = pages.get("/runs/j%231")
+    answer, _ = pages.ask("GET", "/live?page=/runs/j%25231")
+    first = forms(answer)
+    assert ("/do/revoke" in first, "/do/cancel" in first) == (True, False)
+    (drawn,) = re.findall('(?s)<div id="below">(.*)</div>', text)
+    assert drawn.replace(ids(text)[0], ids(first)[0]).split() == first.split(), "the same as in the page"
+    pages.daemon.answers["run.show"] = {**RUN, "state": "started", "attempts": [], "timeline": []}
+    pages.source.forget()
+    second = forms(answer)
+    assert ("/do/revoke" in second, "/do/cancel" in second) == (False, True)
+    assert ids(second) == ids(first), "another id alone would be a change at each look"
     answer.close()
 
 
