@@ -297,7 +297,9 @@ def test_the_part_that_changes_is_sent_again_when_it_has_changed(pages: Pages) -
 
 def forms(answer: HTTPResponse) -> str:
     """The next forms of a stream of changes."""
+    until = time.monotonic() + 30
     for line in answer:
+        assert time.monotonic() < until, "no forms came"
         if line == b"event: forms\n":
             return str(json.loads(answer.readline().removeprefix(b"data: ")))
     raise AssertionError("the stream has ended")
