@@ -158,11 +158,11 @@ class ExecMethods(BackfillMethods):
             lease_s=wanted.lease_s,
             watched=self._watched(wanted.run),
         )
-        answer = await self._change(claim)
-        if not free:
+        if not free:  # before the answer, which may stay away
             self._shares.asked(caller.uid, wanted.job)
-            if answer.word == words.GRANTED or answer.ended is not None:
-                self._shares.wrote(caller.uid, boottime())
+        answer = await self._change(claim)
+        if not free and (answer.word == words.GRANTED or answer.ended is not None):
+            self._shares.wrote(caller.uid, boottime())
         if answer.word == words.GRANTED:
             return await self._granted(wanted, nonce, answer, floor, caller)
         return self._not_granted(wanted, attempt, answer)
@@ -499,7 +499,7 @@ def _policy(definition: Job | None, how: str, what: str) -> tuple[Policy, bool]:
     """
     usual = definition.policy() if definition is not None else Policy(overlap="allow" if how == ID else "forbid")
     if definition is None and how == EVERY:  # dated by the begin of its period, in which it may be called at any time
-        usual.start_within_s = max(usual.start_within_s, _every_s(what))
+        usual.start_within_s = min(DURATION_MAX_S, max(usual.start_within_s, _every_s(what)))
     waits = usual.overlap == "queue"  # if the caller is killed, a place in the ledger's queue would stay
     policy = Policy(
         on_lost=usual.on_lost,

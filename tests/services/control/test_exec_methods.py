@@ -20,6 +20,7 @@ from coordd.core.jobs.job import Job
 from coordd.core.jobs.schedule import parse_duration
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.ledger.sound import policy_fault
 from coordd.core.ledger.words import AttemptNumber, Policy
 from coordd.core.ready import Launch, Now
 from coordd.errors import RefusedError
@@ -181,6 +182,8 @@ def test_a_run_of_a_period_may_start_in_all_of_it(desk: Desk) -> None:
             granted = await desk.claims(ANN, how="every", what=what, job=f"each-{what}")
             assert granted["word"] == "granted", what
             assert Policy.unpack(granted["held"]["policy"]).start_within_s == parse_duration(what)
+        longest = await desk.claims(ANN, how="every", what="1304w", job="each-1304w")
+        assert policy_fault(longest["held"]["policy"]) == ""
         usual = await desk.claims(ANN, how="every", what="5m", job="each-5m")
         assert Policy.unpack(usual["held"]["policy"]).start_within_s == 3600.0
 
