@@ -11,6 +11,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
+from coordd.history.proof.judge import BY_CLOCKS, GRANT_ORDER_S
 from coordd.history.schema import LAUNCH_ORDER
 from coordd.history.transforms import date_of
 
@@ -30,11 +31,7 @@ TOKEN_BACKWARDS = "token_backwards"  # noqa: S105 - the same
 # of journal lines.
 CLOCK_SKEW_S = 0.5
 
-# Grants of different runs that are closer (seconds) may be journalled in another order than the ledger made them. A
-# token is the ledger's time: a grant that is journalled further from it has a wrong clock, and orders nothing.
-GRANT_ORDER_S = 5.0
 GRANT_ORDER_US = int(GRANT_ORDER_S * 1e6)
-BY_CLOCKS = f", by clocks of which one is more than {GRANT_ORDER_S:g} s off the ledger's"
 
 
 def audit(all_grants: DataFrame, all_attempts: DataFrame, clock_skew_s: float = CLOCK_SKEW_S) -> DataFrame:
@@ -183,29 +180,26 @@ def _backwards(grants: DataFrame) -> DataFrame:
     in_job = Window.partitionBy("job").orderBy(micros).rangeBetween(Window.unboundedPreceding, -GRANT_ORDER_US)
     highest = F.struct("token", "run", "attempt")
     in_time = F.abs(micros - F.col("token")) <= GRANT_ORDER_US
-    above = (
-        F.when(F.col("in_run.token") > F.col("token"), F.col("in_run"))
-        .when(F.col("in_time") & (F.col("timed.token") > F.col("token")), F.col("timed"))
-        .otherwise(F.col("in_job"))
+    sure = F.when(F.col("in_run.token") > F.col("token"), F.col("in_run")).when(
+        F.col("in_time") & (F.col("timed.token") > F.col("token")), F.col("timed")
     )
-    is_sure = (F.col("in_run.token") > F.col("token")) | (F.col("in_time") & (F.col("timed.token") > F.col("token")))
     detail = F.format_string(
         "token %d after %d of %s/%d%s",
         "token",
         F.col("above.token"),
         F.col("above.run"),
         F.col("above.attempt"),
-        F.when(F.col("is_sure"), "").otherwise(BY_CLOCKS),
+        F.when(F.col("sure").isNull(), BY_CLOCKS).otherwise(""),
     )
     return (
         grants.withColumn("in_time", in_time)
         .withColumn("in_run", F.max(highest).over(in_run))
         .withColumn("in_job", F.max(highest).over(in_job))
         .withColumn("timed", F.max(F.when(F.col("in_time"), highest)).over(in_job))
-        .withColumn("above", above)
-        .withColumn("is_sure", F.coalesce(is_sure, F.lit(False)))
+        .withColumn("sure", sure)
+        .withColumn("above", F.coalesce("sure", "in_job"))
         .where(F.col("above.token") > F.col("token"))
-        .select(*_finding(TOKEN_BACKWARDS, F.when(F.col("is_sure"), VIOLATION).otherwise(NOTICE), detail))
+        .select(*_finding(TOKEN_BACKWARDS, F.when(F.col("sure").isNull(), NOTICE).otherwise(VIOLATION), detail))
     )
 
 

@@ -242,7 +242,6 @@ FEED_COLUMNS = (
     "attempt", "not_before", "token", "nonce", "node",
 )  # fmt: skip
 
-
 # The ledger remembers changes up to this number below the newest. An older cursor begins again.
 FEED_MAX = 10_000
 CHANGES = "changes"  # the number of the newest one, in the ledger's ``meta``

@@ -372,7 +372,7 @@ class ExecMethods(BackfillMethods):
         ident = ident if how == ID else ident or _nonce(params)[:12]
         if not IDENT.fullmatch(ident):
             raise RefusedError(f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="bad_argument")
-        job = name if definition is not None or _has_plain_names(caller.uid) else name + f"{MARK}{caller.uid}"
+        job = name if definition is not None or _has_plain_names(caller.uid) else f"{name}{MARK}{caller.uid}"
         policy, waits = _policy(definition, how, what)
         if definition is not None:
             node = self._driver.node

@@ -335,7 +335,7 @@ class Hooks:
         job = driver.node.jobs.get(hook.job_name, hook.job)
         if may_start(driver, job):
             return False
-        if breaker_lets(driver, job, driver.node.drains.holds) is None:
+        if breaker_lets(driver, job) is None:
             return True
         pursuits, mine = driver.node.pursuits, (f"{job.name}#", f"{job.name}@")  # one run tries
         return not any(run.startswith(mine) for run in pursuits.pursuits.keys() | pursuits.running.keys())

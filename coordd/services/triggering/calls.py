@@ -233,7 +233,7 @@ class Calls(Serving):
 
     async def _registered(self, job: Job, trigger: Trigger, arrival: Arrival) -> Reply | Refusal:
         """Register it, if there is room. Raises RefusedError and UnavailableError."""
-        tries = breaker_lets(self._driver, job, self._driver.node.drains.holds) is not None
+        tries = breaker_lets(self._driver, job) is not None
         full = Refusal(429, f"{trigger.max_open} runs of the job are open already")
         if not tries and (job.overlap == "allow" or len(job.triggers) == 1):
             if not await self._has_room(job, trigger, arrival):

@@ -67,7 +67,7 @@ def _wait(watched: Watched) -> str:
     state = may_start(watched.driver, job)
     if state:
         return f"the job is {state}"
-    if breaker_lets(watched.driver, job, watched.driver.node.drains.holds) is not None:
+    if breaker_lets(watched.driver, job) is not None:
         return "one run at a time tries whether the job works again (coordctl breaker list)"
     return f"the job has max_open ({watched.trigger.max_open}) open runs, or the ledger does not record new ones"
 

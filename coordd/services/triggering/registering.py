@@ -72,11 +72,12 @@ def may_start(driver: Driver, job: Job) -> str:
         return "held"
     if drains.pause is not None or job.name in drains.suspended:
         return "suspended"
-    return HELD_BY_BREAKER if breaker_lets(driver, job, drains.holds) == 0 else ""
+    return HELD_BY_BREAKER if breaker_lets(driver, job) == 0 else ""
 
 
-def breaker_lets(driver: Driver, job: Job, holds: Mapping[str, Hold]) -> int | None:
-    """How many open runs its breaker lets the job have: none, the one that tries, or any number (None).
+def breaker_lets(driver: Driver, job: Job, holds: Mapping[str, Hold] | None = None) -> int | None:
+    """How many open runs its breaker lets the job have: none, the one that tries, or any number (None). ``holds``:
+    newer ones than this node's.
 
     A run that is registered while it is open would be rejected, and its arrival would be consumed.
     """
@@ -84,7 +85,7 @@ def breaker_lets(driver: Driver, job: Job, holds: Mapping[str, Hold]) -> int | N
         return None
     now = driver.now()
     wall = now.wall - driver.node.skew_s(now)
-    one = of_jobs({job.name: job}, holds)[job.name]
+    one = of_jobs({job.name: job}, driver.node.drains.holds if holds is None else holds)[job.name]
     if one.isolated is not None and not one.isolated.has_ended(LedgerTime(wall, 0.0)):
         return 0
     if not one.enforces or one.kept.state == CLOSED:
