@@ -156,7 +156,7 @@ def test_a_pipeline_is_run(world: World) -> None:
 def test_the_history_is_declared_as_a_pipeline_with_the_tables_of_its_driver(world: World) -> None:
     day = busy_day(seed=22, runs=12)
     for number, path in enumerate(day.write(str(world.path / "journals"))):
-        os.rename(f"{path}/current.jsonl", f"{path}/0000000{number + 1}.jsonl")
+        os.rename(f"{path}/current.jsonl", f"{path}/0000000{number + 2}.jsonl")
     torn = world.path / "journals/00000009.jsonl"
     torn.write_bytes(b'\n{"type":"task-sta')
     spec = DECLARED.joinpath("spark-pipeline.yml").read_text()
