@@ -42,6 +42,7 @@ PAIRED_FILES = (
     "test_bad_disks.py",
     "test_runner_deaths.py",
     "test_connect.py",
+    "test_fast_start.py",
     "test_prepared.py",
     "test_spark_kubernetes.py",
 )

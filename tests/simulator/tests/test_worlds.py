@@ -1,4 +1,4 @@
-"""Safety while faults last, liveness after they end: four hundred worlds, each from its seed."""
+"""Safety while faults last, liveness after they end: two hundred and fifty worlds, each from its seed."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ from simulator import command, plan, shrink, world as worlds
 from simulator.tests import test_figures
 
 CHUNK = 25
-WORLDS = 400
+WORLDS = 250
 
 # Worlds that once showed a defect. Each line has a seed and the verdict. docs/reliability.md describes the defects.
 PAST = [int(line.split()[0]) for line in command.PAST.read_text().splitlines() if line[:1].isdigit()]
