@@ -7,5 +7,5 @@
 
 Both processes run as the caller. The answers of the daemon renew the lease (coordd/adapters/ledger/by_daemon.py). The
 modules here are loaded between the start of `coordd exec` and its command, so they import almost nothing. The rules
-about names, ticks and policies are in coordd/services/control/exec_methods.py.
+about names, ticks and policies are in coordd/services/once/methods.py.
 """

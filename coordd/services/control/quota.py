@@ -192,11 +192,15 @@ class RunShares:
         self._names: dict[int, set[str]] = {}
         self._written: dict[int, deque[float]] = {}
 
-    def full(self, uid: int, name: str, now: float, *, takeover: bool = False) -> str:
-        """Why this uid may not claim a run of that name now; "" if it may. A ``takeover`` writes no run."""
+    def no_name(self, uid: int, name: str) -> str:
+        """Why this uid may not claim runs of that name; "" if it may. The answer does not change by waiting."""
         names = self._names.get(uid, ())
-        if name not in names and len(names) >= NAMES_MAX:
-            return f"{NAMES_MAX} names of this user are in use already"
+        if name in names or len(names) < NAMES_MAX:
+            return ""
+        return f"{NAMES_MAX} names of this user are in use already"
+
+    def full(self, uid: int, now: float, *, takeover: bool = False) -> str:
+        """Why this uid may not claim a run now; "" if it may. A ``takeover`` writes no run."""
         written = self._written.get(uid)
         while written and written[0] <= now - RUNS_PERIOD_S:
             written.popleft()

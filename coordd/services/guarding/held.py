@@ -14,8 +14,9 @@ from coordd.core.ready import Launch
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.control.callers import Caller, Method
-from coordd.services.control.exec_methods import ExecMethods, held_of
 from coordd.services.ledger import DRIVERS
+from coordd.services.once.asked import held_of
+from coordd.services.once.methods import ExecMethods
 
 
 class ExecGuardMethods(ExecMethods):

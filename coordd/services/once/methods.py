@@ -11,34 +11,20 @@ repeat the claim until the run is over. Their daemon watches the holder's lease 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import re
-from typing import Any, NamedTuple
+from typing import Any
 
-from coordd.core.jobs.job import EXEC_DIGEST, IDENT, Job, iso, triggered_run
+from coordd.core.jobs.job import EXEC_DIGEST, IDENT, Job, iso
 from coordd.core.jobs.limits import claimed_policy
-from coordd.core.jobs.schedule import last_fire, parse_duration, parse_instant
+from coordd.core.jobs.schedule import last_fire, parse_instant
 from coordd.core.ledger import words
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.limits.rule import LIMIT_RETRY_S
 from coordd.core.ledger.requests import Cancel, Claim, Register
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import REPORTS, RESTORES, Gate, Registration, Renew, Report, Request, Restore
-from coordd.core.ledger.sound import policy_fault
-from coordd.core.ledger.words import (
-    ATTEMPT_MAX,
-    DURATION_MAX_S,
-    INSTANT_MAX,
-    RATE,
-    RHO,
-    SLOTS,
-    TOKEN_MAX,
-    AttemptNumber,
-    Policy,
-    Token,
-)
+from coordd.core.ledger.words import ATTEMPT_MAX, RATE, RHO, SLOTS, AttemptNumber, Policy, Token
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.ready import Launch
 from coordd.core.runs.lease_watch import LeaseWatch, watched_on
@@ -50,17 +36,26 @@ from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.quota import RunShares
 from coordd.services.control.rpc import take
 from coordd.services.ledger import ONLY_LOOKS, boottime
+from coordd.services.once.asked import (
+    EVERY,
+    ID,
+    LEASE_MAX_S,
+    LOCK,
+    MARK,
+    TICK,
+    WAYS,
+    Wanted,
+    ask_again,
+    every_s_of,
+    held_of,
+    named,
+    nonce_of,
+    number_of,
+    one_of,
+    policy_of,
+    told,
+)
 from coordd.services.views.backfill_methods import BackfillMethods
-
-NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
-MARK = "~"  # in the names of other users than root and the daemon's; no name of a job file contains it
-HELD_JOB = re.compile(NAME.pattern + rf"({MARK}\d{{1,10}})?", re.ASCII)
-
-# The longest lease. If a machine dies, the name stays blocked for the length of the lease.
-LEASE_MAX_S = 86_400.0
-
-LOCK, TICK, EVERY, ID = "lock", "tick", "every", "id"
-WAYS = (LOCK, TICK, EVERY, ID)
 
 # The clock of this machine may have reached a tick before the ledger's clock. If the two clocks differ by at most this
 # (seconds), the caller waits for that tick. If they differ by more, the ledger's last tick counts.
@@ -85,27 +80,6 @@ REASON_MAX = 1000
 EXIT_CODE_END = 2**31
 
 
-class Wanted(NamedTuple):
-    """The run that a caller wants."""
-
-    job: str  # as in the ledger: with the uid, unless the caller may use the plain name
-    ident: str
-    at: float  # its nominal time (Unix seconds); 0.0 without one
-    definition: Job | None  # the job file of that name
-    policy: Policy
-    lease_s: float
-    waits: bool  # whether it waits for other runs of the job; otherwise the overlap policy refuses it
-    patient: bool  # whether the caller asks again until its turn
-
-    @property
-    def run(self) -> str:
-        return triggered_run(self.job, self.ident)
-
-    @property
-    def digest(self) -> str:
-        return _digest(self.policy.pack())
-
-
 class ExecMethods(BackfillMethods):
     """The methods that `coordd exec` calls."""
 
@@ -127,28 +101,31 @@ class ExecMethods(BackfillMethods):
     # ---- before the launch
 
     async def exec_claim(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Grant the run to the caller, or say why not: granted, finished, or a word and ``in_s``, when to ask again."""
-        nonce, attempt = _nonce(params), AttemptNumber(_number(params, "attempt", ATTEMPT_MAX))
+        """Grant the run to the caller, or say why not: granted, finished, or a word and ``in_s``, when to ask again.
+
+        Raises RefusedError, of kind ``not_permitted`` when the caller's names are all in use: that does not pass.
+        """
+        nonce, attempt = nonce_of(params), AttemptNumber(number_of(params, "attempt", ATTEMPT_MAX))
         wanted = await self._wanted(params, caller)
         unfit = self._unfit()
         if unfit:
-            return _waits(wanted, words.LIMITED, attempt, UNFIT_AGAIN_S, f"this node starts nothing now: {unfit}")
+            why = f"this node starts nothing now: {unfit}"
+            return await self._over(wanted, attempt) or ask_again(wanted, words.LIMITED, attempt, UNFIT_AGAIN_S, why)
         ahead_s = wanted.at - self._ledger_wall()
         if ahead_s > 0:
-            return _waits(
+            return ask_again(
                 wanted, words.EARLY, attempt, ahead_s, f"its time is in {ahead_s:.3f} s by the ledger's clock"
             )
         if attempt == 0 and wanted.policy.overlap != "allow":
             blocked = await self._blocked(wanted, caller)
             if blocked:
-                return _waits(wanted, words.LIMITED, attempt, 0.0, blocked)
+                return ask_again(wanted, words.LIMITED, attempt, 0.0, blocked)
         free = wanted.definition is not None or _has_plain_names(caller.uid)
-        full = "" if free else self._shares.full(caller.uid, wanted.job, boottime(), takeover=attempt > 0)
-        if full:
-            raise RefusedError(full, kind="try_later", hint="a job file with an owner has no such limit")
+        if not free:
+            self._has_share(wanted, attempt, caller)
         first = await self._goes_first(wanted, caller)
         if first:
-            return _waits(wanted, words.LIMITED, attempt, LIMIT_RETRY_S, first)
+            return ask_again(wanted, words.LIMITED, attempt, LIMIT_RETRY_S, first)
         floor = self._driver.node.token_seen(wanted.job)
         claim = Claim(
             of=self._registration(wanted, caller),
@@ -166,6 +143,15 @@ class ExecMethods(BackfillMethods):
         if answer.word == words.GRANTED:
             return await self._granted(wanted, nonce, answer, floor, caller)
         return self._not_granted(wanted, attempt, answer)
+
+    def _has_share(self, wanted: Wanted, attempt: AttemptNumber, caller: Caller) -> None:
+        """Raises RefusedError: ``not_permitted`` is for good, ``try_later`` for a minute at the most."""
+        for kind, full in (
+            ("not_permitted", self._shares.no_name(caller.uid, wanted.job)),
+            ("try_later", self._shares.full(caller.uid, boottime(), takeover=attempt > 0)),
+        ):
+            if full:
+                raise RefusedError(full, kind=kind, hint="a job file with an owner has no such limit")
 
     async def _granted(self, wanted: Wanted, nonce: str, answer: Answer, floor: int, caller: Caller) -> dict[str, Any]:
         node = self._driver.node
@@ -188,12 +174,12 @@ class ExecMethods(BackfillMethods):
         refused = self._driver.feed(node.exec_granted, launch, floor) or node.journal_failure
         if refused:
             await self._change(Report(grant=launch.grant, state=words.RETRY, reason=f"given back: {refused}"))
-            return _waits(wanted, words.LIMITED, AttemptNumber(answer.attempt + 1), UNFIT_AGAIN_S, refused)
+            return ask_again(wanted, words.LIMITED, AttemptNumber(answer.attempt + 1), UNFIT_AGAIN_S, refused)
         if wanted.definition is not None:
             self._audit(caller, "exec", wanted.run)
         settings, job = node.settings, wanted.definition
         return {
-            **_named(wanted, answer.attempt),
+            **named(wanted, answer.attempt),
             "word": words.GRANTED,
             "token": answer.token,
             "left_s": min(answer.left_s, wanted.lease_s),
@@ -210,6 +196,16 @@ class ExecMethods(BackfillMethods):
             },
         }
 
+    async def _over(self, wanted: Wanted, attempt: AttemptNumber) -> dict[str, Any]:
+        """The answer about a run that has ended elsewhere, for a caller whom this node may not grant it; {} if it has
+        not, or if this node must not believe its ledger yet."""
+        if self._driver.node.braked:
+            return {}
+        row = await self._ledger.query(lambda ledger: ledger.run(wanted.run))
+        if row is None or row.digest != wanted.digest or row.state not in words.TERMINAL:
+            return {}
+        return _finished(wanted, attempt, row.state, row.reason)
+
     def _not_granted(self, wanted: Wanted, attempt: AttemptNumber, answer: Answer) -> dict[str, Any]:
         word = answer.word
         if word == words.HELD:
@@ -217,18 +213,17 @@ class ExecMethods(BackfillMethods):
             self._watch(wanted.run, held.token, held.beat, wanted.lease_s)
             if answer.state == words.UNKNOWN:
                 why = f"nobody knows its end on {answer.by}: coordctl run resolve {wanted.run}"
-                return _waits(wanted, words.HELD, attempt, math.inf, why, state=answer.state)
+                return ask_again(wanted, words.HELD, attempt, math.inf, why, state=answer.state)
             away = " (this machine)" if answer.by == node.full_hostname else ""
-            return _waits(wanted, words.HELD, attempt, 0.0, f"{answer.by}{away} has it", state=answer.state)
+            return ask_again(wanted, words.HELD, attempt, 0.0, f"{answer.by}{away} has it", state=answer.state)
         self._watches.pop(wanted.run, None)
         if word == words.LOST:
-            return _waits(wanted, words.LOST, answer.attempt, answer.in_s, "its last attempt was lost")
+            return ask_again(wanted, words.LOST, answer.attempt, answer.in_s, "its last attempt was lost")
         if word in (words.EARLY, words.LIMITED, words.RECOVERING):
-            return _waits(wanted, word, attempt, answer.in_s, answer.by or f"the ledger says {word}")
+            return ask_again(wanted, word, attempt, answer.in_s, answer.by or f"the ledger says {word}")
         if word in (words.FINISHED, words.REVOKED):
             ended = answer.ended.reason if answer.ended is not None else "it is over"
-            state = answer.state or words.REVOKED
-            return {**_named(wanted, attempt), "word": words.FINISHED, "state": state, "in_s": 0.0, "why": ended}
+            return _finished(wanted, attempt, answer.state or words.REVOKED, ended)
         if word == words.DIFFERS:
             raise RefusedError(
                 f"{wanted.run} is another run there already",
@@ -284,25 +279,25 @@ class ExecMethods(BackfillMethods):
         answer = await self._ask_for(held, Gate(grant=held.grant))
         if answer.word == words.OK:
             self._driver.feed(self._driver.node.runner_started, held)
-        return _told(answer)
+        return told(answer)
 
     async def exec_renew(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Extend the lease."""
         held = self._held(params)
         renew = Renew(grant=held.grant, lease_s=held.lease_s, launched=take(params, "launched", bool))
-        return _told(await self._ask_for(held, renew))
+        return told(await self._ask_for(held, renew))
 
     async def exec_report(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Record the end of the attempt."""
         held = self._held(params)
-        state, reason = _one_of(params, "state", REPORTS), visible(take(params, "reason", str, ""))[:REASON_MAX]
+        state, reason = one_of(params, "state", REPORTS), visible(take(params, "reason", str, ""))[:REASON_MAX]
         exit_code = take(params, "exit_code", int, None)
         if exit_code is not None and abs(exit_code) >= EXIT_CODE_END:
             raise RefusedError(f"exit_code: {exit_code} is out of range", kind="invalid_params")
         answer = await self._ask_for(held, Report(grant=held.grant, state=state, exit_code=exit_code, reason=reason))
         if answer.word == words.OK:
             self._driver.feed(self._driver.node.runner_ended, held, state, exit_code, reason, "", None)
-        return _told(answer)
+        return told(answer)
 
     async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Restore an attempt that the ledger has forgotten. Its holder is the witness."""
@@ -319,9 +314,9 @@ class ExecMethods(BackfillMethods):
             grant=held.grant,
             node=self._driver.node.full_hostname,
             lease_s=held.lease_s,
-            state=_one_of(params, "state", RESTORES),
+            state=one_of(params, "state", RESTORES),
         )
-        return _told(await self._ask_for(held, restore))
+        return told(await self._ask_for(held, restore))
 
     async def _ask_for(self, held: Launch, request: Request[Answer]) -> Answer:
         """Send a holder's request to the ledger. Token and nonce prove the grant, as they do everywhere.
@@ -346,7 +341,7 @@ class ExecMethods(BackfillMethods):
 
     async def _wanted(self, params: dict[str, Any], caller: Caller) -> Wanted:
         """The run that the parameters describe. Raises RefusedError."""
-        name, how = take(params, "job", str), _one_of(params, "how", WAYS)
+        name, how = take(params, "job", str), one_of(params, "how", WAYS)
         what, ident = take(params, "what", str, ""), take(params, "ident", str, "")
         if not NAME.fullmatch(name):
             raise RefusedError(f"a name is {NAME_RULE}, found {name[:80]!r}", kind="bad_argument")
@@ -369,11 +364,11 @@ class ExecMethods(BackfillMethods):
                 at = parse_instant(ident, "UTC")
             except ValueError as exc:
                 raise RefusedError(f"ident: {exc}", kind="bad_argument") from exc
-        ident = ident if how == ID else ident or _nonce(params)[:12]
+        ident = ident if how == ID else ident or nonce_of(params)[:12]
         if not IDENT.fullmatch(ident):
             raise RefusedError(f"the id {ident[:40]!r} must be 1 to 128 of A-Z a-z 0-9 . _ : + -", kind="bad_argument")
         job = name if definition is not None or _has_plain_names(caller.uid) else f"{name}{MARK}{caller.uid}"
-        policy, waits = _policy(definition, how, what)
+        policy, waits = policy_of(definition, how, what)
         if definition is not None:
             node = self._driver.node
             said = claimed_policy(definition, "{}", node.hostname, node.concurrency).limits
@@ -390,7 +385,7 @@ class ExecMethods(BackfillMethods):
         wall, ledger_wall = self._driver.now().wall, self._ledger_wall()
         try:
             if how == EVERY:
-                every_s = _every_s(what)
+                every_s = every_s_of(what)
                 ours, theirs = (math.floor(now / every_s) * every_s for now in (wall, ledger_wall))
             else:
                 found = await self._lookups.do(
@@ -457,101 +452,5 @@ def _has_plain_names(uid: int) -> bool:
     return uid in (0, os.getuid())
 
 
-def held_of(params: dict[str, Any]) -> Launch:
-    """The attempt that a holder means. It does not depend on job files, because these may
-    have changed since the claim.
-    """
-    run, policy = take(params, "run", str), take(params, "policy", str)
-    job, mark, ident = run.partition("#")
-    if not mark or not HELD_JOB.fullmatch(job) or not IDENT.fullmatch(ident) or policy_fault(policy):
-        raise RefusedError(f"{run[:200]!r} is not a run of coordd exec", kind="invalid_params")
-    lease_s, fire_at = (float(take(params, name, float)) for name in ("lease", "fire_at"))
-    if not (0.0 < lease_s <= LEASE_MAX_S and 0.0 <= fire_at <= INSTANT_MAX):
-        raise RefusedError("the lease or the time is out of range", kind="invalid_params")
-    return Launch(
-        run,
-        job,
-        AttemptNumber(_number(params, "attempt", ATTEMPT_MAX)),
-        Token(_number(params, "token", TOKEN_MAX)),
-        _nonce(params),
-        fire_at,
-        "{}",
-        0.0,
-        lease_s,
-        digest=_digest(policy),
-        policy=policy,
-    )
-
-
-def _digest(policy: str) -> str:
-    """It does not depend on the limits: a rate names the node, and a strategy says another number each time."""
-    plain = Policy.unpack(policy)
-    plain.limits = ""
-    policy = plain.pack()
-    return EXEC_DIGEST + hashlib.sha256(policy.encode()).hexdigest()[:16]
-
-
-def _policy(definition: Job | None, how: str, what: str) -> tuple[Policy, bool]:
-    """The policy of the run, and whether it waits for other runs of its job.
-
-    Only the caller's own exit code says how the run ended, so a failure is never retried. A lost lock is free. A lost
-    run with a key is taken over by a caller who waits for it.
-    """
-    usual = definition.policy() if definition is not None else Policy(overlap="allow" if how == ID else "forbid")
-    if definition is None and how == EVERY:  # dated by the begin of its period, in which it may be called at any time
-        usual.start_within_s = min(DURATION_MAX_S, max(usual.start_within_s, _every_s(what)))
-    waits = usual.overlap == "queue"  # if the caller is killed, a place in the ledger's queue would stay
-    policy = Policy(
-        on_lost=usual.on_lost,
-        overlap="forbid" if waits else usual.overlap,
-        attempts=1,
-        relaunches=0 if how == LOCK else usual.relaunches,
-        start_within_s=usual.start_within_s,
-    )
-    return policy, waits
-
-
-def _every_s(what: str) -> float:
-    try:
-        every_s = parse_duration(what)
-    except ValueError as exc:
-        raise RefusedError(f"every: {exc}", kind="bad_argument") from exc
-    if every_s < 1.0:
-        raise RefusedError(f"every: expected at least 1s, found {what!r}", kind="bad_argument")
-    return every_s
-
-
-def _named(wanted: Wanted, attempt: AttemptNumber) -> dict[str, Any]:
-    return {"run": wanted.run, "job": wanted.job, "ident": wanted.ident, "attempt": attempt}
-
-
-def _waits(wanted: Wanted, word: str, attempt: AttemptNumber, in_s: float, why: str, state: str = "") -> dict[str, Any]:
-    """Tell the caller to ask again after ``in_s``."""
-    in_s = min(in_s, DURATION_MAX_S)
-    return {**_named(wanted, attempt), "word": word, "in_s": in_s, "why": why, "state": state}
-
-
-def _told(answer: Answer) -> dict[str, Any]:
-    """The ledger's answer in the form that a holder gets."""
-    return {"word": answer.word, "left_s": answer.left_s, "in_s": answer.in_s, "state": answer.state}
-
-
-def _nonce(params: dict[str, Any]) -> str:
-    nonce: str = take(params, "nonce", str)
-    if not NONCE.fullmatch(nonce):
-        raise RefusedError("a nonce is 32 hexadecimal digits", kind="invalid_params")
-    return nonce
-
-
-def _number(params: dict[str, Any], name: str, most: int) -> int:
-    number: int = take(params, name, int)
-    if not 0 <= number <= most:
-        raise RefusedError(f"{name} must be 0 to {most}, found {number}", kind="invalid_params")
-    return number
-
-
-def _one_of(params: dict[str, Any], name: str, known: tuple[str, ...]) -> str:
-    word: str = take(params, name, str)
-    if word not in known:
-        raise RefusedError(f"{name} must be one of {', '.join(known)}, found {word[:40]!r}", kind="invalid_params")
-    return word
+def _finished(wanted: Wanted, attempt: AttemptNumber, state: str, why: str) -> dict[str, Any]:
+    return {**named(wanted, attempt), "word": words.FINISHED, "state": state, "in_s": 0.0, "why": why}

@@ -25,11 +25,11 @@ from coordd.core.ledger.words import AttemptNumber, Policy
 from coordd.core.ready import Launch, Now
 from coordd.errors import RefusedError
 from coordd.services.control.callers import ADMIN, OPERATOR, VIEWER, Caller
-from coordd.services.control.exec_methods import NOBODY_S
 from coordd.services.control.lookups import Lookups
 from coordd.services.control.quota import NAMES_MAX, RUNS_MAX, RUNS_PERIOD_S, RunShares
 from coordd.services.guarding.held import ExecGuardMethods
 from coordd.services.ledger import LedgerService, boottime
+from coordd.services.once.methods import NOBODY_S
 from coordd.services.relay import Relay
 
 ROOT = Caller(0, frozenset(), ADMIN, 1, "root")
@@ -130,6 +130,22 @@ def test_the_first_caller_gets_it_and_the_second_hears_of_the_end(desk: Desk) ->
     trio.run(asks)
 
 
+def test_a_caller_on_a_node_that_starts_nothing_hears_of_an_end_elsewhere(desk: Desk) -> None:
+    async def asks() -> None:
+        granted = await desk.claims(ANN, what="x")
+        desk.node.unfit = "it is drained"
+        assert (await desk.claims(ANN, TWO, what="x"))["word"] == "limited"
+        await desk.exec_gate(holders(granted), ANN)
+        await desk.exec_report(holders(granted, state="failure", exit_code=3, reason="exit code 3"), ANN)
+        over = await desk.claims(ANN, TWO, what="x")
+        assert (over["word"], over["state"], over["why"]) == ("finished", "failure", "exit code 3")
+        assert (await desk.claims(ANN, TWO, what="y"))["word"] == "limited"
+        desk.node.braked = "it does not know yet whether the others use this ledger"
+        assert (await desk.claims(ANN, TWO, what="x"))["word"] == "limited"
+
+    trio.run(asks)
+
+
 def test_names_belong_to_users(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 77)
 
@@ -166,8 +182,8 @@ def test_claims_that_are_not_granted_count_as_names_too(desk: Desk) -> None:
         for number in range(NAMES_MAX):
             over = await desk.claims(ANN, what="x", job=f"n{number}", attempt=1)
             assert over["word"] == "finished"
-        assert await desk.refusal(desk.claims(ANN, what="x", job="another", attempt=1)) == "try_later"
-        assert await desk.refusal(desk.claims(ANN, what="x", job="another")) == "try_later"
+        assert await desk.refusal(desk.claims(ANN, what="x", job="another", attempt=1)) == "not_permitted"
+        assert await desk.refusal(desk.claims(ANN, what="x", job="another")) == "not_permitted", "waiting does not help"
 
     trio.run(asks)
 
@@ -347,19 +363,19 @@ def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: py
     """Rows and names stay for months. Whoever has rights has no bounds."""
     shares = desk._shares
     for number in range(RUNS_MAX):
-        assert shares.full(ANN.uid, "report~1001", 5.0) == ""
+        assert shares.full(ANN.uid, 5.0) == ""
         shares.wrote(ANN.uid, 5.0 + number / 1000)
-    assert "runs" in shares.full(ANN.uid, "report~1001", 6.0)
-    assert shares.full(ANN.uid, "report~1001", 6.0, takeover=True) == ""
-    assert shares.full(BOB.uid, "report~1002", 6.0) == ""
-    assert shares.full(ANN.uid, "report~1001", 6.0 + RUNS_PERIOD_S) == ""
+    assert "runs" in shares.full(ANN.uid, 6.0)
+    assert shares.full(ANN.uid, 6.0, takeover=True) == ""
+    assert shares.full(BOB.uid, 6.0) == ""
+    assert shares.full(ANN.uid, 6.0 + RUNS_PERIOD_S) == ""
     for number in range(NAMES_MAX):
         shares.asked(BOB.uid, f"{number}~1002")
-    assert "names" in shares.full(BOB.uid, "another~1002", 1e9)
-    assert shares.full(BOB.uid, "1~1002", 1e9) == ""
+    assert "names" in shares.no_name(BOB.uid, "another~1002")
+    assert shares.no_name(BOB.uid, "1~1002") == ""
 
     async def asks() -> None:
-        assert await desk.refusal(desk.claims(BOB, what="x")) == "try_later"
+        assert await desk.refusal(desk.claims(BOB, what="x")) == "not_permitted"
         assert (await desk.claims(ANN, what="x"))["word"] == "granted"
         assert shares._written[ANN.uid][-1] == pytest.approx(boottime(), abs=60)
         monkeypatch.setattr(shares, "full", lambda *_, takeover: "" if takeover else "full")
