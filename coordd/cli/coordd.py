@@ -122,7 +122,9 @@ def check_config(context: click.Context, file: str | None, user: str | None) -> 
 @program.command("exec", cls=Strict, context_settings={"allow_interspersed_args": False})
 @click.option("--job", metavar="NAME", required=True, help="The name of the run; a job file of that name may exist.")
 @click.option("--tick", metavar="CRON", help="Once per fire time of this cron line, in the cluster.")
-@click.option("--every", metavar="DURATION", help="Once per this duration, counted from 1970-01-01T00:00Z.")
+@click.option(
+    "--every", metavar="DURATION", help="Once per this period, at any time in it. Periods count from 1970-01-01T00:00Z."
+)
 @click.option("--id", "ident", metavar="ID", help="Once per id.")
 @click.option("--timezone", metavar="ZONE", help="The time zone of --tick [default: CRON_TZ, TZ, this machine's].")
 @click.option("--lease", metavar="SECONDS", type=Finite(0, min_open=True), help="[default: the cluster's]")

@@ -107,8 +107,8 @@ def every_s_of(what: str) -> float:
         every_s = parse_duration(what)
     except ValueError as exc:
         raise RefusedError(f"every: {exc}", kind="bad_argument") from exc
-    if every_s < 1.0:
-        raise RefusedError(f"every: expected at least 1s, found {what!r}", kind="bad_argument")
+    if every_s < 1.0 or every_s % 1.0:  # the id of the run has whole seconds
+        raise RefusedError(f"every: expected whole seconds, at least 1s; found {what!r}", kind="bad_argument")
     return every_s
 
 

@@ -122,7 +122,7 @@ class ExecMethods(BackfillMethods):
                 return ask_again(wanted, words.LIMITED, attempt, 0.0, blocked)
         free = wanted.definition is not None or _has_plain_names(caller.uid)
         if not free:
-            self._has_share(wanted, attempt, caller)
+            self._has_share(wanted.job, caller, takeover=attempt > 0)
         first = await self._goes_first(wanted, caller)
         if first:
             return ask_again(wanted, words.LIMITED, attempt, LIMIT_RETRY_S, first)
@@ -144,11 +144,11 @@ class ExecMethods(BackfillMethods):
             return await self._granted(wanted, nonce, answer, floor, caller)
         return self._not_granted(wanted, attempt, answer)
 
-    def _has_share(self, wanted: Wanted, attempt: AttemptNumber, caller: Caller) -> None:
+    def _has_share(self, job: str, caller: Caller, *, takeover: bool = False) -> None:
         """Raises RefusedError: ``not_permitted`` is for good, ``try_later`` for a minute at the most."""
         for kind, full in (
-            ("not_permitted", self._shares.no_name(caller.uid, wanted.job)),
-            ("try_later", self._shares.full(caller.uid, boottime(), takeover=attempt > 0)),
+            ("not_permitted", self._shares.no_name(caller.uid, job)),
+            ("try_later", self._shares.full(caller.uid, boottime(), takeover=takeover)),
         ):
             if full:
                 raise RefusedError(full, kind=kind, hint="a job file with an owner has no such limit")
@@ -302,7 +302,10 @@ class ExecMethods(BackfillMethods):
     async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Restore an attempt that the ledger has forgotten. Its holder is the witness."""
         held = self._held(params)
-        if not held.job.endswith(f"{MARK}{caller.uid}") and not _has_plain_names(caller.uid):
+        stranger = held.job.endswith(f"{MARK}{caller.uid}") and not _has_plain_names(caller.uid)
+        if stranger:  # it may have made the grant up; a row is written
+            self._has_share(held.job, caller)
+        elif not _has_plain_names(caller.uid):
             self._may_operate(caller, held.job)
         restore = Restore(
             of=Registration(
@@ -316,7 +319,11 @@ class ExecMethods(BackfillMethods):
             lease_s=held.lease_s,
             state=one_of(params, "state", RESTORES),
         )
-        return told(await self._ask_for(held, restore))
+        answer = await self._ask_for(held, restore)
+        if stranger and answer.word == words.OK:
+            self._shares.asked(caller.uid, held.job)
+            self._shares.wrote(caller.uid, boottime())
+        return told(answer)
 
     async def _ask_for(self, held: Launch, request: Request[Answer]) -> Answer:
         """Send a holder's request to the ledger. Token and nonce prove the grant, as they do everywhere.

@@ -18,6 +18,7 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.context import Settings
 from coordd.core.jobs.job import Job
 from coordd.core.jobs.schedule import parse_duration
+from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.requests import Claim, Register
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import policy_fault
@@ -359,6 +360,29 @@ def test_only_its_user_restores_a_run(desk: Desk) -> None:
     trio.run(asks)
 
 
+def test_a_user_without_rights_restores_a_bounded_part(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever invents a grant writes a row by it, while the ledger takes back what it has forgotten."""
+
+    async def ok(*_: Any) -> Answer:
+        return Answer("ok")
+
+    async def asks() -> None:
+        granted = await desk.claims(ANN, what="x")
+        monkeypatch.setattr(desk, "_ask_for", ok)
+        desk._shares = RunShares()
+        invented = holders(granted, state="started")
+        for number in range(RUNS_MAX):
+            assert (await desk.exec_restore({**invented, "run": f"report~1001#{number}"}, ANN))["word"] == "ok"
+        assert await desk.refusal(desk.exec_restore(invented, ANN)) == "try_later"
+        desk._shares = RunShares()
+        for number in range(NAMES_MAX):
+            await desk.exec_restore({**invented, "run": f"n{number}~1001#x"}, ANN)
+        assert await desk.refusal(desk.exec_restore(invented, ANN)) == "not_permitted"
+        assert (await desk.exec_restore(invented, ROOT))["word"] == "ok"
+
+    trio.run(asks)
+
+
 def test_a_user_without_rights_writes_a_bounded_part(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and names stay for months. Whoever has rights has no bounds."""
     shares = desk._shares
@@ -419,7 +443,8 @@ def test_what_cannot_be_meant_is_refused(desk: Desk, wrong: dict[str, Any]) -> N
     [
         ({"how": "id", "what": ""}, "the id '' must be 1 to 128"),
         ({"how": "every", "what": "5x"}, "every: expected a duration"),
-        ({"how": "every", "what": "10ms"}, "every: expected at least 1s, found '10ms'"),
+        ({"how": "every", "what": "10ms"}, "every: expected whole seconds, at least 1s; found '10ms'"),
+        ({"how": "every", "what": "1500ms"}, "every: expected whole seconds, at least 1s; found '1500ms'"),
         ({"how": "tick", "what": "x"}, "tick: expected"),
         ({"what": "x", "lease": 99_999_999.0}, "lease: expected 19.4 to 60 s, found 99999999"),
         ({"what": "x", "lease": 5.25}, "found 5.25; the least is renew_interval + 2 x ledger_timeout + kill_grace"),
