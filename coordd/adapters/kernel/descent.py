@@ -5,6 +5,9 @@ a runner, which adopts orphans among its descendants; the label of the attempt, 
 the initial environment of the process or an ancestor. A process is missed only if there is no cgroup, it became an
 orphan after its runner died, it lowered that limit, and it wiped its environment.
 
+A program with ``run_as`` is in a systemd unit of its own. /proc may hide it from the daemon (ProtectProc=invisible), but
+the cgroup of its unit lists it.
+
 Jobs run as the daemon's user. This prevents a job from controlling the daemon by mistake or by a careless script. A
 hostile process of the daemon's user has other ways (the ledger's file, the daemon's memory): run such jobs as another
 user.
@@ -12,6 +15,7 @@ user.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 
@@ -27,6 +31,9 @@ LIMIT_MIN = 2**61
 # Every runner's command line contains this import.
 RUNNER = b"coordd.runner.__main__"
 
+# The cgroups of the units of runs (systemd/coordd-run@.service), wherever the site puts their slice.
+UNITS = tuple(f"/sys/fs/cgroup/{slices}coordd-run@*.service" for slices in ("*.slice/", "*.slice/*.slice/"))
+
 # Maximum number of generations of ancestors.
 GENERATIONS_MAX = 100
 
@@ -35,9 +42,8 @@ def in_a_run(pid: int, uid: int) -> bool:
     """True if the process of that user belongs to a run on this machine.
 
     A process of our own user that is gone, or ends while it is looked at, counts as part of a run, because nobody can
-    tell any more. A process of another user may be hidden from us (ProtectProc=invisible); a run could become another
-    user only with a set-uid program, which the packaged unit forbids. The daemon's own ancestors are ignored: a daemon
-    that was started inside a run shares them with its callers.
+    tell any more. A process of another user may be hidden from us: then it is one of a run only if it is in the unit of
+    a run. The daemon's own ancestors are ignored: a daemon that was started inside a run shares them with its callers.
     """
     me = os.getpid()
     if pid == me:
@@ -47,7 +53,8 @@ def in_a_run(pid: int, uid: int) -> bool:
         return True
     if any(_is_of_a_run(one) for one in (pid, *_ancestors(pid)) if one not in ours and one > 1):
         return True
-    return uid == os.geteuid() and not os.path.exists(f"/proc/{pid}/stat")  # asked last: what was read may be nothing
+    hidden = not os.path.exists(f"/proc/{pid}/stat")  # asked last: what was read may be nothing
+    return hidden if uid == os.geteuid() else _in_a_unit(pid)
 
 
 def _ancestors(pid: int) -> list[int]:
@@ -72,6 +79,20 @@ def _in_attempt_cgroup(pid: int) -> bool:
     theirs, ours = _cgroup(pid), _cgroup(os.getpid())
     below = theirs.removeprefix(f"{ours.rstrip('/')}/") if ours else theirs
     return below != theirs and below.startswith(CGROUP_PREFIX)
+
+
+def _in_a_unit(pid: int) -> bool:
+    wanted = str(pid)
+    for pattern in UNITS:
+        for unit in glob.iglob(pattern):
+            for place, _, _ in os.walk(unit):
+                try:
+                    with open(f"{place}/cgroup.procs", encoding="ascii") as file:
+                        if wanted in file.read().split():
+                            return True
+                except OSError:  # the unit has ended meanwhile
+                    continue
+    return False
 
 
 def _cgroup(pid: int) -> str:

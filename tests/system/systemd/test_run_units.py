@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -16,7 +17,16 @@ CHILD = "cp /bin/sleep /tmp/orphan; setsid env -i /tmp/orphan 1000 & echo starte
 # Publishes a file with the guard, as the job's own user.
 GUARD = f"{PYTHON} -I {SOURCE}/coordd/guard.py"
 PUBLISHES = f"{GUARD} owner; s=$({GUARD} staging /tmp/out); id -un > $s; {GUARD} publish $s /tmp/out; cat /tmp/out"
+# A call that only an operator may make. The user is one.
+ASKS = """
+import socket
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect("/run/coordd/coordd.sock")
+    line.sendall(b'{{"id": 1, "method": "node.drain", "params": {{}}}}\\n')
+    print(line.makefile().readline())
+"""
 JOBS = {
+    "asks": f'run_as = "etl"\n[command]\nargv = ["/usr/bin/python3", "-I", "-S", "-c", {json.dumps(ASKS)}]\n',
     "guarded": f'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-ec", "{PUBLISHES}"]\n',
     "who": 'run_as = "etl"\n[command]\nargv = ["/bin/sh", "-c", "id -un; id -Gn; pwd; env | sort; exit 7"]\n',
     "plain": '[command]\nargv = ["/bin/sh", "-c", "cat /proc/self/cgroup"]\n',
@@ -29,9 +39,13 @@ JOBS = {
 }
 
 
+def prepare(runs: Runs) -> None:
+    runs.lab.run("usermod", "-aG", "coordd-operators", "etl")
+
+
 @pytest.fixture(scope="module")
 def runs() -> Iterator[Runs]:
-    with running(JOBS) as service:
+    with running(JOBS, prepare) as service:
         yield service
 
 
@@ -40,7 +54,7 @@ def test_a_job_runs_as_its_user_and_its_end_is_told(runs: Runs) -> None:
     found = runs.ended(run)
     assert (found["state"], found["exit_code"], found["attempt"]) == ("failure", 7, 0), found
     said = runs.output(run)
-    assert said[:3] == ["etl", "etl", "/"]
+    assert said[:3] == ["etl", "etl coordd-operators", "/"]
     assert {"HOME=/home/etl", "USER=etl", f"COORDD_RUN={run}"} <= set(said)
     assert not [line for line in said if line.startswith(("INVOCATION_ID", "NOTIFY_SOCKET"))]
     runs.lab.until(lambda: not runs.units())
@@ -50,6 +64,15 @@ def test_a_job_of_another_user_publishes_with_the_guard(runs: Runs) -> None:
     run = runs.trigger("guarded", "a")
     assert runs.ended(run)["state"] == "success", runs.output(run)
     assert runs.output(run)[-1] == "etl"
+
+
+def test_an_operators_program_in_a_unit_may_only_look(runs: Runs) -> None:
+    """The daemon cannot see the process: it is another user's (ProtectProc=invisible)."""
+    for word in ("drain", "resume"):  # the person
+        runs.lab.run("runuser", "-u", "etl", "--", *runs.client, "node", word)
+    run = runs.trigger("asks", "a")
+    assert runs.ended(run)["state"] == "success"
+    assert "inside a run may not call node.drain" in runs.output(run)[0]
 
 
 def test_a_job_without_run_as_has_no_unit(runs: Runs) -> None:

@@ -40,8 +40,12 @@ class Coordd(Service):
         self.drop_in("python", f"Environment=\nEnvironment={set_anew}")
 
     def ctl(self, *words: str, check: bool = True) -> str:
-        environment = [f"{name}={value}" for name, value in ENVIRONMENT.items()]
-        return self.lab.run("env", *environment, PYTHON, "-c", CLIENT, *words, check=check)
+        return self.lab.run(*self.client, *words, check=check)
+
+    @property
+    def client(self) -> tuple[str, ...]:
+        """coordctl, inside."""
+        return ("env", *(f"{name}={value}" for name, value in ENVIRONMENT.items()), PYTHON, "-c", CLIENT)
 
     def run_of(self, run: str) -> dict[str, object]:
         text = self.ctl("--output", "json", "run", "show", run, check=False)
