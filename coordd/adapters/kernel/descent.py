@@ -5,7 +5,7 @@ a runner, which adopts orphans among its descendants; the label of the attempt, 
 the initial environment of the process or an ancestor. A process is missed only if there is no cgroup, it became an
 orphan after its runner died, it lowered that limit, and it wiped its environment.
 
-A program with ``run_as`` is in a systemd unit of its own. /proc may hide it from the daemon (ProtectProc=invisible); the
+A program with ``run_as`` is in a unit of its own. /proc may hide it from the daemon (ProtectProc=invisible): the
 cgroup of its unit lists it.
 
 Jobs run as the daemon's user. This prevents a job from controlling the daemon by mistake or by a careless script. A
