@@ -23,7 +23,7 @@ from coordd.core.ledger.breaker.text import OPEN
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import RETRY, TERMINAL, UNKNOWN
+from coordd.core.ledger.words import RETRY
 from coordd.core.ready import Notice
 from coordd.core.trace import trace_id
 from coordd.core.wire import events
@@ -34,7 +34,8 @@ from coordd.services.breakers.view import of_jobs
 from coordd.services.checks.news import News
 from coordd.services.checks.service import Checks
 from coordd.services.driver import Driver
-from coordd.services.hooks import happenings, lineage, outcome
+from coordd.services.hooks import followed, happenings, lineage, outcome
+from coordd.services.hooks.followed import Followed
 from coordd.services.hooks.happenings import Happening, short
 from coordd.services.hooks.listeners import EventTrigger, Listener, of_jobs as triggers_of
 from coordd.services.hooks.since import Since
@@ -135,6 +136,7 @@ class Hooks:
         self._not_ready_at: float | None = None
         self._read_at = self._sinks_read_at = 0.0
         self._ended_rows: deque[Row] = deque()  # of the ledger, not looked at yet
+        self._followed = Followed()
         self._heard = driver.recent_total
         self.dropped = 0
         self.traced = False  # events about a run have its trace
@@ -246,8 +248,7 @@ class Hooks:
         due = [run for run, hint in self._hints.items() if hint.at <= now][:LOOKED_UP_MAX]
         late = self._troubles.found.late_jobs
         new = sorted(job for job in late.keys() - self._late if not job.startswith(HOOK))
-        ends = (*sorted(TERMINAL), UNKNOWN)
-        states = [state for state in ends if any(hook.wants(f"run.{state}") for hook in self.hooks)]
+        states = [state for state in followed.STATES if any(hook.wants(f"run.{state}") for hook in self.hooks)]
         self._offer_rows()
         whole = now >= self._read_at and not self._ended_rows
         if not (due or new or whole):
@@ -256,12 +257,15 @@ class Hooks:
 
         for_sinks = now >= self._sinks_read_at and any(isinstance(hook, SinkHook) for hook in self.hooks)
         limit = SINK_ROWS if for_sinks else READ_ROWS
+        of_triggers = self._followed.next(self.hooks, now) if whole else ()
 
-        def read(ledger: Ledger) -> tuple[dict[str, Row | None], dict[str, float], list[Row]]:
+        def read(ledger: Ledger) -> tuple[dict[str, Row | None], dict[str, float], list[Row], int]:
             rows = [row for state in states for row in ledger.runs(state=state, limit=limit)] if whole else []
-            return {run: ledger.run(run) for run in due}, ledger.succeeded(new) if new else {}, rows
+            more, count = followed.read(ledger, of_triggers)
+            return {run: ledger.run(run) for run in due}, ledger.succeeded(new) if new else {}, rows + more, count
 
-        looked_up, succeeded, rows = await self._ledger.query(read)
+        looked_up, succeeded, rows, count = await self._ledger.query(read)
+        self._followed.were_read(count)
         self._late = {*(self._late & late.keys()), *new}
         for job in new:
             self._offer(happenings.late(job, late[job], succeeded.get(job, 0.0)), HEARD_S)
@@ -288,7 +292,8 @@ class Hooks:
     def _offer_rows(self) -> None:
         """The next ends that were read from the ledger."""
         oldest = self._driver.now().wall - READ_AGE_S
-        for _ in range(min(OFFERED_MAX, len(self._ended_rows))):
+        room = WAITING_MAX // 2 - len(self._waiting)  # the others wait here, and are not dropped
+        for _ in range(min(OFFERED_MAX, room, len(self._ended_rows))):
             row = self._ended_rows.popleft()
             if not run_fault(row) and not row.job.startswith(HOOK) and _at(row) >= oldest:
                 self._offer_row(row)
@@ -453,6 +458,7 @@ class Hooks:
         """A storm must not become a storm of calls; a person reads the log, the metrics and the ledger."""
         self.dropped += 1
         self._sinks_read_at = 0.0
+        self._followed.again()
         if self.dropped & (self.dropped - 1) == 0:  # 1, 2, 4, 8, …
             log.error("hook.dropped", about=happening.event, key=happening.key, reason=why, count=self.dropped)
 

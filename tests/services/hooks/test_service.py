@@ -80,8 +80,9 @@ class Machine:
     def run(self, run: str) -> Any:
         return self.rows.get(run)
 
-    def runs(self, *, state: str, limit: int) -> list[Any]:
-        return [one for one in self.rows.values() if one.state == state][:limit]
+    def runs(self, *, state: str, limit: int, job: str = "") -> list[Any]:
+        """As the ledger does, but newest first means last in ``rows``."""
+        return [one for one in reversed(self.rows.values()) if one.state == state and job in ("", one.job)][:limit]
 
     def succeeded(self, _jobs: list[str]) -> dict[str, float]:
         return self.last
@@ -451,3 +452,25 @@ def test_ends_wait_for_the_trigger_of_a_job_that_is_suspended_or_whose_breaker_i
         assert len(asked()) == 1
         machine.node.pursuits.pursuits, machine.node.drains.holds = {}, {}
     assert asked() == ["sales#1", "sales#2"]
+
+
+def test_ends_wait_for_a_trigger_though_many_others_came_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest ends of all jobs hide those of the job that the trigger is about; and all nodes may have been down."""
+    machine = Machine(tmp_path, monkeypatch)
+    event = Trigger(kind="event", name="bad", on=("run.failure",), jobs=("sales",), args={"of": "{trigger.run}"})
+    mend = job("mend", triggers=(event,), params={"of": ""}, overlap="allow")
+    machine.node.jobs = {**machine.node.jobs, "mend": mend}
+    machine.hooks = machine.started(Hook(on=("node.lost",), name="other"))
+    machine.look()
+    machine.node.drains.suspended = frozenset(("mend",))
+    machine.rows = {f"sales#{number}": row(f"sales#{number}", ended_at=machine.wall) for number in range(1, 301)}
+    machine.rows |= {f"noise#{number}": row(f"noise#{number}", ended_at=machine.wall) for number in range(300)}
+    machine.look(60.0)
+    machine.node.drains.suspended = frozenset()
+    with capture_logs() as logs:
+        for _ in range(20):
+            machine.look(60.0)
+    assert sorted(json.loads(of.args)["of"] for of in machine.triggered) == sorted(f"sales#{n}" for n in range(1, 301))
+    assert [line for line in logs if line["event"] == "hook.dropped"] == []
