@@ -257,6 +257,9 @@ def test_a_revoked_run_never_starts_not_even_on_a_node_that_was_away(backend: st
         upcoming = [fire["run"] for fire in here.call("job.next", job="due", count=6)][4]
         here.call("run.revoke", id=upcoming)
         here.call("run.revoke", id="asked#never")
+        said = [json.loads(line) for line in (here.state_dir / "journal/current.jsonl").read_text().splitlines()]
+        ended = [record["run"] for record in said if record["type"] == "task-revoked"]
+        assert ended == [upcoming, "asked#never"], "the history hears of it"
         here.stop()
         away.start()
         assert away.call("run.trigger", job="asked", id="never")["state"] == "revoked"

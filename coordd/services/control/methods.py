@@ -18,17 +18,17 @@ from coordd.config.hooks.publisher import PUBLISH
 from coordd.core.groups.expand import group_of
 from coordd.core.groups.members import members_of
 from coordd.core.jobs.arguments import merge_params
-from coordd.core.jobs.job import HOOK, IDENT, Job, job_of, pinned, scheduled_run, triggered_run
+from coordd.core.jobs.job import HOOK, IDENT, Job, job_of, pinned, run_uuid, scheduled_run, triggered_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke, nominal_time
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import INSTANT_MAX, OK, PENDING, RECEIVED, RETRY, STATES
+from coordd.core.ledger.words import INSTANT_MAX, OK, PENDING, RECEIVED, RETRY, REVOKED, STATES
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.triggers.duplicates import ident_of
-from coordd.core.wire.events import Action
-from coordd.errors import RefusedError
+from coordd.core.wire.events import Action, TaskRevoked
+from coordd.errors import CoorddError, RefusedError
 from coordd.ports import Ledger
 from coordd.services.audit import Audit
 from coordd.services.backends.source import Source
@@ -380,6 +380,8 @@ class Methods(CheckMethods):
             raise RefusedError(f"{run} is {answer.state} already", kind="finished")
         self._audit(caller, "run.cancel", said.text(run))
         self._driver.feed(self._driver.node.hurry_cancel, run, f"cancelled by {caller.name}", answer.attempt)
+        if answer.state == REVOKED:
+            await self._tell_revoked(run)
         return {"id": run, "state": answer.state}
 
     async def run_revoke(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -403,7 +405,24 @@ class Methods(CheckMethods):
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
         self._audit(caller, "run.revoke", said.text(run))
         self._driver.feed(self._driver.node.revoked, (run,), f"revoked by {caller.name}")
+        await self._tell_revoked(run)
         return {"id": run, "state": answer.state, "recorded": recorded}
+
+    async def _tell_revoked(self, *runs: str) -> None:
+        """Journal the end of runs that a person has ended before their start: no runner will report it, and without
+        it they wait for ever in the history."""
+        try:
+            rows = await self._ledger.query(lambda ledger: [ledger.run(run) for run in runs])
+        except CoorddError as exc:  # it is done: the caller must not hear of an error
+            log.warning("end.not_told", runs=runs[:10], reason=str(exc))
+            return
+        for row in rows:
+            if row is not None and row.state == REVOKED:
+                self._driver.tell(
+                    TaskRevoked(
+                        uuid=run_uuid(row.run), name=row.job, run=row.run, attempt=row.attempt, reason=row.reason
+                    )
+                )
 
     async def _revoke_all(self, job: str, said: Asked, caller: Caller) -> dict[str, Any]:
         """Revoke every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX per call."""
@@ -422,6 +441,7 @@ class Methods(CheckMethods):
                 self._audit(caller, "run.revoke", said.text(run))
                 revoked.append(run)
         self._driver.feed(self._driver.node.revoked, tuple(revoked), f"revoked by {caller.name}")
+        await self._tell_revoked(*revoked)
         return {"job": job, "revoked": revoked, "more": len(found) >= REVOKED_AT_ONCE_MAX}
 
     async def run_resolve(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
