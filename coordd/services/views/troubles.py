@@ -38,6 +38,9 @@ LATE_RUN_S = 60.0
 # How often (seconds) the ledger is read, and the maximum age of an answer to a person.
 LOOK_S = 10.0
 FRESH_S = 1.0
+# With thousands of open runs a look takes long. Then a person gets the last result for as many times that long: people
+# who ask again and again (watch, monitoring) must not keep the daemon and the ledger busy.
+FRESH_LOOKS = 50
 
 # After a longer pause between looks, the time between them counts as unknown.
 BLIND_S = 3 * LOOK_S
@@ -165,6 +168,7 @@ class Troubles:
         self._since: dict[str, float] = {}  # job -> since when it has had no success (Unix seconds)
         self._told: dict[str, float] = {}  # job -> that instant, of the last lateness that is in the journal
         self._looked_at = self._failed_at = float("-inf")
+        self._took_s = 0.0  # the last look
         self._looking = trio.Lock()
         self.successes = Successes()
         self.found = Found()
@@ -193,11 +197,14 @@ class Troubles:
                 self._driver.tell(event)
 
     async def look(self, *, older_than_s: float = FRESH_S) -> Found:
-        """Read the ledger, unless the last result is newer than ``max_age_s``; returns the result."""
+        """Read the ledger, unless the last result is newer than ``older_than_s``, or the last look took long and is at
+        most half as old as the looks of ``run`` are apart; returns the result.
+        """
         node = self._driver.node
         jobs, settings = node.jobs, node.settings
         async with self._looking:
             now = boottime()
+            older_than_s = max(older_than_s, min(FRESH_LOOKS * self._took_s, LOOK_S / 2))
             in_vain = now - self._failed_at < LOOK_S / 2  # do not wait for a failing ledger again so soon
             if self._ledger.error or in_vain or now - self._looked_at < older_than_s:
                 return self.found
@@ -219,6 +226,7 @@ class Troubles:
             self.found = self.judge(looked, jobs, pursuits, terms, self._present())
             _log_late(before, self.found.late_jobs)
             self._tell_late(before)
+            self._took_s = boottime() - now
             return self.found
 
     def _present(self) -> Now:

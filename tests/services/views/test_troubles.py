@@ -320,3 +320,30 @@ def test_a_restart_does_not_tell_the_same_lateness_again() -> None:
     after.late_at(210.0)
     after.late_at(310.0)
     assert [one.since for one in after.told] == [WALL + 200.0]
+
+
+@pytest.mark.parametrize(("took_s", "asked"), [(0.01, 5), (0.05, 2), (1.0, 1)])
+def test_a_long_look_answers_several_questions(monkeypatch: pytest.MonkeyPatch, took_s: float, asked: int) -> None:
+    """With thousands of open runs a look takes 0.1 s, and people ask again and again."""
+    present, looks = 1000.0, 0
+
+    async def query(_: Any) -> Looked:
+        nonlocal present, looks
+        present, looks = present + took_s, looks + 1
+        return Looked([], {}, set(), cut=False)
+
+    node = SimpleNamespace(
+        jobs={}, settings=Lone().node.ctx.settings, pursuits=SimpleNamespace(pursuits={}), skew_s=lambda _: 0.0
+    )
+    driver: Any = SimpleNamespace(node=node, now=lambda: Now(present, WALL))
+    monkeypatch.setattr(views, "boottime", lambda: present)
+    troubles = Troubles(driver, SimpleNamespace(query=query, error=""))  # type: ignore[arg-type]  # all that is asked
+
+    async def asks() -> None:
+        nonlocal present
+        for _ in range(5):
+            await troubles.look()
+            present += 1.0
+
+    trio.run(asks)
+    assert looks == asked
