@@ -11,7 +11,7 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
-from coordd.core.ledger.words import INSTANT_MAX, RECEIVED, RETRY
+from coordd.core.ledger.words import INSTANT_MAX, RECEIVED, RESOLVED, RETRY
 from coordd.core.wire.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START
 from coordd.core.wire.merge import LIFE, MERGE_RULES, PRECEDENCE, STATE_OF, TASK, life_rank, precedence
 from coordd.history.schema import ATTEMPTS, EVENTS, FIELDS, GRANTS, IDENTITY, RUN_FIELDS, RUNS, ddl
@@ -346,8 +346,15 @@ def _ends() -> Column:
 
 
 def _exits() -> Column:
-    """When the program exited, by each report of it. least() ignores nulls: no runtime, then the report's own time."""
-    exited = F.filter("ends", lambda one: one.exit_code.isNotNull() | (one.type == "task-succeeded"))
+    """When the program exited, by each report of it, not by a person who resolves it later. least() ignores nulls: no
+    runtime, then the report's own time.
+    """
+
+    def tells(one: Column) -> Column:
+        resolved = F.coalesce(one.reason.startswith(RESOLVED), F.lit(False))
+        return one.exit_code.isNotNull() | ((one.type == "task-succeeded") & ~resolved)
+
+    exited = F.filter("ends", tells)
     return F.transform(exited, lambda one: F.least(one.timestamp, F.col("started") + one.runtime))
 
 

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any, NamedTuple
 
+from coordd.core.ledger.words import RESOLVED
 from coordd.core.wire.chain import TYPE as CONTROL, Checker, Head, Line
 from coordd.core.wire.journal_line import TAIL_END, TAIL_LENGTH, TAIL_START, decode_line
 from coordd.core.wire.merge import TASK
@@ -191,7 +192,8 @@ class Judge:
     def _task(self, kind: str, record: dict[str, Any], grant: Grant, at: float, place: Place) -> None:
         if kind in ENDS:
             runtime_s = _number(record.get("runtime"))
-            exited = record.get("exit_code") is not None or kind == "task-succeeded"
+            resolved = str(record.get("reason") or "").startswith(RESOLVED)  # by a person, when it had long ended
+            exited = record.get("exit_code") is not None or (kind == "task-succeeded" and not resolved)
             self._ends.append((grant, at, float("inf") if runtime_s is None else runtime_s, exited, place))
         if not grant.token and kind != "task-started":
             return  # it does not say which grant it means

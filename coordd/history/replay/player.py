@@ -32,6 +32,7 @@ from coordd.core.ledger.words import (
     OK,
     RECEIVED,
     REJECTED,
+    RESOLVED,
     RETRY,
     REVOKED,
     RHO,
@@ -383,7 +384,8 @@ class Player:
                 row.state = UNKNOWN  # that its end became unknown is in no journal
                 self._put(row)
             again = row is not None and self._has_attempt(row.attempt + 1, run)
-            request: Resolve | Replay = Resolve(run=run, outcome="relaunch" if again else "success", by=by)
+            outcome = "relaunch" if again else self._resolved_as(run)
+            request: Resolve | Replay = Resolve(run=run, outcome=outcome, by=by)
         elif method in REPEATS and row is not None:
             digest, policy = (self._granted_word(name, row.attempt + 1) for name in ("digest", "policy"))
             request = Replay(
@@ -399,6 +401,12 @@ class Player:
         return Step(
             record, ASKED, said, f"{sentences.told(self._ask(request, now))}; {sentences.stands(self._store.run(run))}"
         )
+
+    def _resolved_as(self, run: str) -> str:
+        """As the end in the journal says that a person named; without one (an older version), success."""
+        reasons = [one.text("reason") for one in self._incident.records if one.run == run]
+        said = next((reason for reason in reasons if reason.startswith(RESOLVED)), "")
+        return "failed" if said.startswith(f"{RESOLVED}failed") else "success"
 
     def _asked_beside(self, record: Record, now: LedgerTime) -> None:
         """An act about another run, or the job."""

@@ -23,11 +23,11 @@ from coordd.core.jobs.limits import claimed_policy
 from coordd.core.ledger.requests import OUTCOMES, Cancel, Resolve, Revoke, nominal_time
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration
-from coordd.core.ledger.words import INSTANT_MAX, OK, PENDING, RECEIVED, RETRY, REVOKED, STATES
+from coordd.core.ledger.words import FAILURE, INSTANT_MAX, OK, PENDING, RECEIVED, RETRY, REVOKED, STATES, SUCCESS
 from coordd.core.members.membership import ALIVE, SUSPECT
 from coordd.core.runs.pursuit import Pursuits
 from coordd.core.triggers.duplicates import ident_of
-from coordd.core.wire.events import Action, TaskRevoked
+from coordd.core.wire.events import TASK_END, Action
 from coordd.errors import CoorddError, RefusedError
 from coordd.ports import Ledger
 from coordd.services.audit import Audit
@@ -381,7 +381,7 @@ class Methods(CheckMethods):
         self._audit(caller, "run.cancel", said.text(run))
         self._driver.feed(self._driver.node.hurry_cancel, run, f"cancelled by {caller.name}", answer.attempt)
         if answer.state == REVOKED:
-            await self._tell_revoked(run)
+            await self._tell_ended(run)
         return {"id": run, "state": answer.state}
 
     async def run_revoke(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -405,24 +405,26 @@ class Methods(CheckMethods):
             raise RefusedError(f"{run} is {answer.state}: too late to revoke it", kind="finished", hint=hint)
         self._audit(caller, "run.revoke", said.text(run))
         self._driver.feed(self._driver.node.revoked, (run,), f"revoked by {caller.name}")
-        await self._tell_revoked(run)
+        await self._tell_ended(run)
         return {"id": run, "state": answer.state, "recorded": recorded}
 
-    async def _tell_revoked(self, *runs: str) -> None:
-        """Journal the end of runs that a person has ended before their start: no runner will report it, and without
-        it they wait for ever in the history."""
+    async def _tell_ended(self, *runs: str) -> None:
+        """Journal the end of runs that a person has ended: no runner reports it, and without it they wait, or run, for
+        ever in the history."""
         try:
             rows = await self._ledger.query(lambda ledger: [ledger.run(run) for run in runs])
         except CoorddError as exc:  # it is done: the caller must not hear of an error
             log.warning("end.not_told", runs=runs[:10], reason=str(exc))
             return
         for row in rows:
-            if row is not None and row.state == REVOKED:
-                self._driver.tell(
-                    TaskRevoked(
-                        uuid=run_uuid(row.run), name=row.job, run=row.run, attempt=row.attempt, reason=row.reason
-                    )
-                )
+            if row is None or row.state not in (REVOKED, SUCCESS, FAILURE):
+                continue
+            end = TASK_END[row.state](
+                uuid=run_uuid(row.run), name=row.job, run=row.run, attempt=row.attempt, reason=row.reason
+            )
+            if row.state != REVOKED:  # it was launched
+                end.token, end.nonce, end.node = row.token, row.nonce, row.node
+            self._driver.tell(end)
 
     async def _revoke_all(self, job: str, said: Asked, caller: Caller) -> dict[str, Any]:
         """Revoke every run of a job that has not started; the job may be gone. At most REVOKED_AT_ONCE_MAX per call."""
@@ -441,7 +443,7 @@ class Methods(CheckMethods):
                 self._audit(caller, "run.revoke", said.text(run))
                 revoked.append(run)
         self._driver.feed(self._driver.node.revoked, tuple(revoked), f"revoked by {caller.name}")
-        await self._tell_revoked(*revoked)
+        await self._tell_ended(*revoked)
         return {"job": job, "revoked": revoked, "more": len(found) >= REVOKED_AT_ONCE_MAX}
 
     async def run_resolve(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -457,6 +459,7 @@ class Methods(CheckMethods):
             raise RefusedError(f"{run} is {answer.state}: only an unknown run can be resolved", kind="finished")
         self._audit(caller, "run.resolve", run)
         self._driver.feed(self._driver.node.look_again)
+        await self._tell_ended(run)
         return {"id": run, "state": answer.state}
 
     # ---- elections and events

@@ -193,7 +193,11 @@ class Troubled:
             self.say(other, "task-started", twice, at + rng.random())
         runtime = rng.uniform(0.5, 90.0)
         if final:
-            self.end(grant, node, other, at, runtime, *rng.choices(FINAL, FINAL_WEIGHTS)[0])
+            kind, exit_code = rng.choices(FINAL, FINAL_WEIGHTS)[0]
+            self.end(grant, node, other, at, runtime, kind, exit_code)
+            if not kind and self.runs % 2:  # a person says how it ended
+                way, ended = (("success", ENDS[0]), ("failed", ENDS[1]))[self.runs % 4 == 1]
+                self.say(other, ended, {**grant, "reason": f"resolved as {way} by ann"}, at + runtime + 900.0)
             return at + runtime
         lost = rng.random() < 0.7
         if not lost:  # the holder says "failed" also when tries are left; any end may be run again

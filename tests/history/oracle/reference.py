@@ -226,7 +226,8 @@ def _granted(grant: Grant, events: list[Row]) -> Row:
     started = start["timestamp"]
     exits = []
     for one in ends:
-        if one.get("exit_code") is not None or one["type"] == "task-succeeded":
+        resolved = (one.get("reason") or "").startswith("resolved as ")
+        if one.get("exit_code") is not None or (one["type"] == "task-succeeded" and not resolved):
             runtime = one.get("runtime")
             exits.append(min(one["timestamp"], math.inf if runtime is None else started + runtime))
     over = exits or [one["timestamp"] for one in ends]

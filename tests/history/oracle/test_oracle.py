@@ -12,7 +12,7 @@ from coordd.history.publishing import Owner, Staging
 from coordd.history.segments import LIST, list_text, read_before, snapshot
 from history.oracle.trial import CELERY, Plan, play
 
-LEAST = {"events": 2_400, "runs": 300, "attempts": 400, "fires": 200, "elections": 60, "audit": 200, "corrupt": 20}
+LEAST = {"events": 2_400, "runs": 300, "attempts": 400, "fires": 200, "elections": 60, "audit": 180, "corrupt": 20}
 
 
 def add(spark: SparkSession, journals: Path, output: Path, keep_days: int = 0) -> None:

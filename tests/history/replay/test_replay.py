@@ -195,9 +195,12 @@ def test_a_suspension_of_all_jobs_is_not_one_of_a_job_that_is_called_all(tmp_pat
 
 @pytest.mark.parametrize("method", ["run.revoke", "run.cancel"])
 def test_a_run_that_a_person_ends_while_it_waits_is_revoked(method: str, tmp_path: Path) -> None:
-    """No node writes an event of it: nobody holds the run."""
+    """Nobody holds the run: the node that the person asked writes its end (an older version, none)."""
     tale = Tale().add("task-sent", 1, "a").act(5, method, f"{RUN}: not wanted", outcome="done")
     replayed = tale.play(tmp_path / "pending")
+    assert (replayed.recorded, replayed.differences) == ("revoked", [])
+
+    replayed = tale.add("task-revoked", 5, "a", reason="revoked by ann").play(tmp_path / "told")
     assert (replayed.recorded, replayed.differences) == ("revoked", [])
 
     tale = Tale().attempt(1, "a").add("task-retried", 3, "a", 0, 1, result="retry", reason="exit 1")
@@ -205,6 +208,15 @@ def test_a_run_that_a_person_ends_while_it_waits_is_revoked(method: str, tmp_pat
 
     tale = Tale().add("task-sent", 1, "a").act(5, method, RUN, outcome="refused")
     assert tale.play(tmp_path / "refused").recorded == "pending"
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "state"), [("task-succeeded", "success", "success"), ("task-failed", "failed", "failure")]
+)
+def test_a_run_that_a_person_resolves_ends_as_the_person_says(kind: str, way: str, state: str, tmp_path: Path) -> None:
+    tale = Tale().attempt(1, "a").act(90, "run.resolve", RUN, outcome="done")
+    replayed = tale.add(kind, 90, "b", 0, 1, node="a", reason=f"resolved as {way} by ann").play(tmp_path)
+    assert (replayed.recorded, replayed.differences) == (state, [])
 
 
 def test_a_cancellation_of_an_attempt_that_runs_ends_nothing_yet(tmp_path: Path) -> None:

@@ -148,6 +148,8 @@ class Joined:
         told = self.world.judge.counts_from.get(child.name, 0.0)
         counts_from = max(told, known.counts_from if known is not None else 0.0)
         own, until = self._own(child, run), self._until(child, run, ends)
+        if child.schedule is not None and own <= counts_from:
+            return None  # its own fire time came before; parents that a person backfills end later
         named = own or (nominal(run) if "@" in run else 0.0)
         if named and named <= self.world.server.known_again.get(child.name, 0.0):
             return None  # a ledger that went back had forgotten the job and its parents' first ends: it begins again
