@@ -76,6 +76,16 @@ def test_only_a_final_state_is_an_end(yarn: FakeYarn, tmp_path: Path, state: str
     assert found.detail == ("" if expected == ALIVE else "User class threw exception: boom")
 
 
+def test_a_secret_in_the_words_of_an_application_is_hidden(yarn: FakeYarn, tmp_path: Path) -> None:
+    """They become the reason of the run in the ledger, which everybody may read."""
+    ident = yarn.submit("nightly", tags())
+    yarn.finish(ident, "FAILED", "FINISHED", "User class threw exception: jdbc:x://db/a?user=etl&password=hunter2")
+
+    (found,) = client(yarn, tmp_path).find(MARK)
+
+    assert found.detail == "User class threw exception: jdbc:x://db/a?user=etl&password=***"
+
+
 def test_a_resource_manager_that_ignores_the_filter_is_not_believed(yarn: FakeYarn, tmp_path: Path) -> None:
     yarn.filters = False
     yarn.submit("another", tags(run="hourly#1"))
