@@ -27,9 +27,10 @@ if sys.argv[-1].startswith("shut "):
     with open(path, "a") as file:
         file.write("+")
     if os.path.getsize(path) <= int(count):
-        if not os.fork():  # another process has the port for a while
-            listener = socket.create_server(("127.0.0.1", port))
-            time.sleep(3)
+        if not os.fork():  # another process, which is not below this one, has the port for a while
+            if not os.fork():
+                listener = socket.create_server(("127.0.0.1", port))
+                time.sleep(3)
             os._exit(0)
         time.sleep(60)
 listener = socket.create_server(("127.0.0.1", port))
@@ -150,7 +151,9 @@ def test_a_listener_of_another_process_is_not_the_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert listens(os.getpid(), port)
-        assert not listens(os.getppid(), port)
+        with subprocess.Popen(["sleep", "60"]) as other:
+            assert not listens(other.pid, port)
+            other.kill()
     assert not listens(os.getpid(), port)
 
 
