@@ -29,7 +29,7 @@ SERVICES, WEB = "hadoop.security.authentication", "hadoop.http.authentication.ty
 # Keys of Spark's conf for the same.
 KEYTABS = ("spark.kerberos.keytab", "spark.yarn.keytab")
 
-# Kerberos' own configuration: files that it includes, and where it says that tickets are. Java looks in its files alone.
+# Kerberos' own configuration: files that it includes, and where it says that tickets are. Java does not look there.
 KRB5 = "/etc/krb5.conf"
 _INCLUDES = re.compile(r"^\s*include(dir)?\s+(\S.*?)\s*$", re.MULTILINE)
 _CACHE_NAME = re.compile(r"^\s*default_ccache_name\s*=", re.MULTILINE)
