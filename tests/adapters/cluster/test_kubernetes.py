@@ -248,6 +248,7 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
         assert good.find(MARK) == []
         with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
             client(fake).find(MARK)
+        assert client(fake, {"spark.kubernetes.trust.certificates": "true"}).find(MARK) == [], "as Spark's own client"
     finally:
         fake.close()
 
