@@ -20,7 +20,7 @@ from coordd.errors import UnavailableError
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 SETTINGS = "spark.kubernetes.authenticate.submission."
-TRUST = "spark.kubernetes.trust.certificates"  # Spark asks whoever answers
+TRUST = "spark.kubernetes.trust.certificates"  # Spark verifies no certificate then
 KUBECTL_S = 15.0
 FILE_BYTES_MAX = 1024 * 1024
 
