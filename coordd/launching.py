@@ -167,6 +167,7 @@ def make_outlets(
     queues = MessageQueues(lambda: builder._connections.cluster)
     shutil.rmtree(builder.prepared_directory, ignore_errors=True)  # servers of a killed daemon have ended with it
     builder.pool.stopped = lambda: takes_no_runs(driver.node)
+    builder.pool.held = lambda name: driver.node.drains.of_job(name) is not None
     reconciling = make_reconciling(driver, ledger, builder)
     return Outlets(
         sinks,
@@ -241,7 +242,7 @@ class LaunchBuilder:
         self._directory = directory
         self.log_dir = os.path.join(config.node.state_dir, "logs")
         self.exporter: SpanExporter | None = None  # if traces are sent
-        self.pool = Pool(lambda: node.jobs, self.prepare, lambda: self.config.spark.prepared)
+        self.pool = Pool(self._of_this_node, self.prepare, lambda: self.config.spark.prepared)
         self.archives_directory = os.path.join(config.node.state_dir, archive.DIRECTORY)
 
     def spec(self, launch: Launch) -> dict[str, Any]:
@@ -492,12 +493,13 @@ class LaunchBuilder:
         """Why this node may not run some of its jobs in a unit: root forbids it, or there are no units. Not of jobs
         whose tags leave them to other nodes.
         """
-        units, tags = Units(self.config.node.units), set(self.config.node.tags)
-        return {
-            name: problem
-            for name, job in self._node.jobs.items()
-            if set(job.tags) <= tags and (problem := units.problem(job))
-        }
+        units = Units(self.config.node.units)
+        return {name: problem for name, job in self._of_this_node().items() if (problem := units.problem(job))}
+
+    def _of_this_node(self) -> dict[str, Job]:
+        """The jobs that their tags do not leave to other nodes."""
+        tags = set(self.config.node.tags)
+        return {name: job for name, job in self._node.jobs.items() if set(job.tags) <= tags}
 
     def _unbuilt(self, job: Job, kind: object, programs: dict[object, ProgramSpec]) -> str:
         """Why there is no command for jobs of this kind; "" if there is, and then ``programs`` has it."""
@@ -516,7 +518,7 @@ class LaunchBuilder:
     def archives(self) -> list[archive.Archive]:
         """The class archives that jobs of this node can use; they may not exist. Blocking. Raises UnavailableError."""
         found: dict[str, archive.Archive] = {}
-        for job in self._node.jobs.values():
+        for job in self._of_this_node().values():
             launch = job.launch
             if not isinstance(launch, SparkSubmit) or not launch.fast_start or job.run_as:
                 continue

@@ -201,6 +201,21 @@ def test_without_a_run_only_what_is_the_same_for_all_is_looked_up(
         builder.applications(nightly)
 
 
+def test_nothing_is_prepared_for_a_job_that_its_tags_leave_to_other_nodes(tmp_path: Path) -> None:
+    config = site(tmp_path, "jars/spark-connect_2.13-4.3.0.jar")
+    launch = SparkSubmit("/a.py", connect="pool", fast_start=True)
+    far = job("far", launch=launch, tags=("gpu",), every_s=3600.0)
+    builder = LaunchBuilder(config, Lone(far).node, lambda *_: "/nowhere", cast(Any, None))
+
+    builder.pool.look(3600.0 - 10)
+    assert builder.pool.counts["prepared"] == 0
+    assert builder.pool.checks() == []
+    assert builder.archives() == []
+    mine = job("mine", launch=SparkSubmit("/a.py", fast_start=True))
+    builder = LaunchBuilder(config, Lone(far, mine).node, lambda *_: "/nowhere", cast(Any, None))
+    assert len(builder.archives()) == 1
+
+
 def test_a_spec_has_the_server_that_was_prepared_for_its_job(tmp_path: Path) -> None:
     config = site(tmp_path, "jars/spark-connect_2.13-4.3.0.jar")
     of = job("sales", launch=SparkSubmit("/a.py", connect="pool", conf={"spark.a": "1"}), every_s=3600.0)

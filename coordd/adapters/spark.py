@@ -252,9 +252,11 @@ def read_env_file(path: str) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8") as file:
             _only_ours(path, "spark.env_file", os.fstat(file.fileno()))
-            text = file.read(ENV_FILE_BYTES_MAX)
+            text = file.read(ENV_FILE_BYTES_MAX + 1)
     except (OSError, UnicodeDecodeError) as exc:
         raise UnavailableError(f"spark.env_file: {path}: {exc}") from exc
+    if len(text) > ENV_FILE_BYTES_MAX:
+        raise UnavailableError(f"spark.env_file: {path}: more than {ENV_FILE_BYTES_MAX} characters")
     env = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.strip().removeprefix("export ")

@@ -428,6 +428,13 @@ class _Reading:
                 "spark.connect",
                 f'connect needs a Python program on this machine, "/….py": found application "{launch.application}"',
             )
+        if elsewhere := next((path for path in launch.py_files if not path.startswith("/")), ""):
+            self.wrong(
+                "spark.py_files",
+                f'beside {key} they are for the imports of the client, on this machine: found "{elsewhere}", which it'
+                " cannot import. Give the path of a copy on each node",
+                warning=True,
+            )
         for name in CONNECT_CONF:
             if name in launch.conf:
                 self.wrong("spark.conf", f'"{name}" must not be set beside {key}: coordd sets it for each run')

@@ -9,6 +9,7 @@ import pytest
 
 from coordd import guard
 from coordd.adapters.spark import (
+    ENV_FILE_BYTES_MAX,
     AttemptInfo,
     ProgramSpec,
     SparkDefaults,
@@ -190,6 +191,14 @@ def test_the_job_overrides_the_site_which_overrides_its_file(environ: dict[str, 
     env = run(spark(env={"C": "job"}), site, environ).env
     assert (env["A"], env["B"], env["C"]) == ("file", "site", "job")
     assert read_env_file(str(file))["B"] == "file b"
+
+
+def test_an_env_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "env"
+    file.write_text("A=1\n#" + "x" * ENV_FILE_BYTES_MAX + "\nB=2\n")
+
+    with pytest.raises(UnavailableError, match=r"spark\.env_file: .*env: more than 1048576 characters"):
+        read_env_file(str(file))
 
 
 @pytest.mark.parametrize("text", ["no equals sign\n", "9A=1\n", "A=1\0002\n", None])

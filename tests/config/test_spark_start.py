@@ -43,6 +43,17 @@ def test_a_class_path_that_keeps_java_from_the_archive_is_a_warning(tmp_path: Pa
     assert (problem.key, problem.severity) == ("spark.fast_start", "warning")
 
 
+def test_a_file_elsewhere_that_a_client_cannot_import_is_a_warning(tmp_path: Path) -> None:
+    files = 'py_files = ["/opt/lib.zip", "hdfs:///lib/helper.py"]\n'
+    (tmp_path / "j.toml").write_text(f'{SPARK}connect = "pool"\n{files}')
+    job, [problem] = load_job(str(tmp_path / "j.toml"), Config())
+    assert job is not None
+    assert (problem.key, problem.severity) == ("spark.py_files", "warning")
+    assert 'found "hdfs:///lib/helper.py"' in problem.message
+    (tmp_path / "j.toml").write_text(SPARK + files)
+    assert load_job(str(tmp_path / "j.toml"), Config())[1] == []
+
+
 @pytest.mark.parametrize(
     ("text", "launch"),
     [

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from support.clusters.yarn import FakeYarn
 
-from coordd.core.jobs.applications import ADOPT, run_mark, yarn_tags
+from coordd.core.jobs.applications import ADOPT, Earlier, pod_name, run_mark, yarn_tags
+from coordd.core.ledger.rows import AttemptRow
+from coordd.core.ledger.runner_requests import Grant
+from coordd.core.ledger.words import FAILURE, LOST, RESOLVED, AttemptNumber, Token
 from coordd.errors import UnavailableError
 from coordd.runner.cluster.link import Link
+from coordd.runner.cluster.questions import History, HistoryAsker
 from coordd.runner.cluster.tracker import StoppedError, Tracker
 
 RUN = "nightly#1"
@@ -126,3 +132,35 @@ def test_the_id_is_asked_for_at_the_resource_manager(yarn: FakeYarn, tmp_path: P
     yarn.mischief = "away"
     with pytest.raises(UnavailableError):
         way.hidden(named=ident)
+
+
+def history(rows: list[AttemptRow]) -> list[Earlier]:
+    """What the runner tells its tracker of these attempts, through the text that it sends."""
+    asker: Any = HistoryAsker.__new__(HistoryAsker)
+    asker.connect = lambda: SimpleNamespace(attempts=lambda _: rows)
+    grant = Grant(run=RUN, attempt=AttemptNumber(len(rows)), token=Token(10**17), nonce="n")
+    told = asker.call(History(grant=grant))
+    text = json.dumps(told.rows)
+    assert len(text) < 200_000, "a socket takes this much at once"
+    return [Earlier(*row) for row in json.loads(text)]
+
+
+def attempt(number: int, state: str = FAILURE, reason: str = "exit code 1: " + "x" * 300) -> AttemptRow:
+    ident = f"coordd-0123456789abcdef0123-{number}" if state == FAILURE else ""
+    return AttemptRow([RUN, number, 10**16 + number, "n", "n1", state, 0.0, 0.0, 0.0, 1, ident, reason])
+
+
+@pytest.mark.parametrize("count", [3, 150, 1500])
+def test_a_run_that_was_tried_often_gets_a_name_of_its_own_for_each_driver(count: int) -> None:
+    """Kubernetes accepts the name of a pod once: a name that is used twice could never be submitted."""
+    rows = [attempt(number) for number in range(count)]
+    assert pod_name("mark", history(rows)) == f"mark-{count}"
+
+
+def test_what_a_person_decided_long_ago_still_counts() -> None:
+    decided = attempt(0, LOST, f"its lease lapsed; {RESOLVED}relaunch by ann; {'x' * 300}")
+    rows = [decided, *[attempt(number) for number in range(1, 200)]]
+    first, *others = history(rows)
+    assert first.settled
+    assert all(one.settled for one in others)
+    assert not history([attempt(0, LOST), *rows[1:]])[0].settled

@@ -64,13 +64,18 @@ def directories(env: Mapping[str, str]) -> list[str]:
 
 
 def read_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """All settings of core-site.xml and yarn-site.xml; of two files the later counts. Raises UnavailableError."""
+    """All settings of core-site.xml and yarn-site.xml; of both files the later counts. Raises UnavailableError.
+
+    Of several directories the first that has a file counts for it, in the order of Spark's class path.
+    """
+    named = directories(env)
+    home = env.get("SPARK_HOME", "")
+    of_spark = env.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
     settings: dict[str, str] = {}
-    for directory in directories(env):
-        for name in ("core-site.xml", "yarn-site.xml"):
-            path = os.path.join(directory, name)
-            if os.path.exists(path):
-                settings.update(_read(path))
+    for name in ("core-site.xml", "yarn-site.xml"):
+        paths = [os.path.join(directory, name) for directory in ([of_spark] if of_spark else []) + named]
+        if path := next(filter(os.path.exists, paths), ""):
+            settings.update(_read(path))
     return settings
 
 

@@ -43,9 +43,9 @@ def request(
     answer_s: float = ANSWER_S,
 ) -> Answer:
     """One request; redirects are not followed. Raises UnavailableError without a whole answer in time."""
-    parts = urlsplit(url)
     until = time.monotonic() + answer_s
     try:
+        parts = urlsplit(url)
         connection = _connection(parts.scheme, parts.hostname or "", parts.port, tls, answer_s)
     except ValueError as exc:
         raise UnavailableError(f"{url}: {exc}") from exc

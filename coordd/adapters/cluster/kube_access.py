@@ -20,6 +20,7 @@ from coordd.errors import UnavailableError
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 SETTINGS = "spark.kubernetes.authenticate.submission."
+TRUST = "spark.kubernetes.trust.certificates"  # Spark verifies no certificate then
 KUBECTL_S = 15.0
 FILE_BYTES_MAX = 1024 * 1024
 
@@ -38,7 +39,7 @@ class Access:
         self._cert = conf.get(f"{SETTINGS}clientCertFile", "")
         self._key = conf.get(f"{SETTINGS}clientKeyFile", "")
         self._ca_data = self._cert_data = self._key_data = ""
-        self._verified = True
+        self._verified = conf.get(TRUST, "").lower() != "true"
         if not (self._token_file or self._token or self._cert):
             if config := kubeconfig(conf.get("spark.kubernetes.context", ""), env):
                 self._use(config)
@@ -67,7 +68,7 @@ class Access:
         self._key_data = str(user.get("client-key-data", ""))
         self._ca = self._ca or str(cluster.get("certificate-authority", ""))
         self._ca_data = str(cluster.get("certificate-authority-data", ""))
-        self._verified = not cluster.get("insecure-skip-tls-verify", False)
+        self._verified = self._verified and not cluster.get("insecure-skip-tls-verify", False)
 
     def _context(self) -> ssl.SSLContext:
         try:

@@ -13,6 +13,7 @@ from coordd.adapters.cluster.http import ANSWER_S, Answer, read_json, request, s
 from coordd.adapters.cluster.kube_access import Access
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, FAILED, KILLED, PREFIX, SUCCEEDED, Application
+from coordd.core.redaction import redact_text
 from coordd.errors import UnavailableError
 
 # The pods of one page, and the maximum number of pages. The drivers of one coordd cluster are far fewer.
@@ -127,13 +128,14 @@ def _application(pod: Any, url: str) -> Application:
     if state == FAILED and meta.get("deletionTimestamp"):
         state = KILLED
     words = [status.get("reason"), status.get("message"), ended.get("reason"), ended.get("message")]
+    detail = redact_text(" ".join(" ".join([str(word) for word in words if word]).split()))[:DETAIL_MAX]
     return Application(
         id=meta["name"],
         state=state,
         run_mark=str(labels.get(f"{PREFIX}run", "")),
         token=applications.number(labels.get(f"{PREFIX}{applications.TOKEN}"), missing=0),
         attempt=applications.number(labels.get(f"{PREFIX}{applications.ATTEMPT}"), missing=-1),
-        detail=" ".join(" ".join([str(word) for word in words if word]).split())[:DETAIL_MAX] if state != ALIVE else "",
+        detail=detail if state != ALIVE else "",
         exit_code=code if state != ALIVE and type(code) is int else None,
         name=str(labels.get("spark-app-name", ""))[:DETAIL_MAX],
         started_at=_instant(meta.get("creationTimestamp")),

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from coordd.adapters.cluster.http import ANSWER_S, Answer, read_json, request, shown
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, ENDED, FAILED, KILLED, MARK, SUCCEEDED, Application
-from coordd.core.redaction import telling_line
+from coordd.core.redaction import redact_text, telling_line
 from coordd.errors import UnavailableError
 
 # Spark's default ports.
@@ -296,7 +296,7 @@ def _made(ident: str, state: str, detail: str, marks: Marks, worker: str, driver
         run_mark=marks.run,
         token=marks.token,
         attempt=marks.attempt,
-        detail=detail[:DETAIL_MAX],
+        detail=redact_text(detail)[:DETAIL_MAX],
         name=str(driver.get("mainclass", ""))[:DETAIL_MAX],
         started_at=applications.number(started, missing=0) / 1000,
         ui=log,

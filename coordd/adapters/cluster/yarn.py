@@ -17,6 +17,7 @@ from coordd.adapters.cluster.hadoop import resource_managers, value_of
 from coordd.adapters.cluster.http import ANSWER_BYTES_MAX, ANSWER_S, Answer, read_json, request, shown
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, ENDED, FAILED, KILLED, SUCCEEDED, Application
+from coordd.core.redaction import redact_text
 from coordd.errors import UnavailableError
 
 APPS = "/ws/v1/cluster/apps"
@@ -198,7 +199,7 @@ def _application(app: Mapping[str, Any]) -> Application:
         state = ALIVE  # also a state that this version does not know: such an application is not launched again
     tags = _tags(app, "")
     marked = _marked(tags)
-    detail = " ".join(str(app.get("diagnostics") or "").split())[:DETAIL_MAX]
+    detail = redact_text(" ".join(str(app.get("diagnostics") or "").split()))[:DETAIL_MAX]
     return Application(
         id=app["id"],
         state=state,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -27,6 +28,11 @@ SERVICES, WEB = "hadoop.security.authentication", "hadoop.http.authentication.ty
 
 # Keys of Spark's conf for the same.
 KEYTABS = ("spark.kerberos.keytab", "spark.yarn.keytab")
+
+# Kerberos' own configuration: files that it includes, and where it says that tickets are. Java does not look there.
+KRB5 = "/etc/krb5.conf"
+_INCLUDES = re.compile(r"^\s*include(dir)?\s+(\S.*?)\s*$", re.MULTILINE)
+_CACHE_NAME = re.compile(r"^\s*default_ccache_name\s*=", re.MULTILINE)
 
 # At most this many principals of a keytab are named.
 NAMED_MAX = 3
@@ -113,9 +119,9 @@ def ticket_problem(env: Mapping[str, str], run_as: str, now: float, instead: str
     except KeyError:
         return ""
     path = cache(env, user.pw_uid)
+    if not instead and (not path or (not env.get("KRB5CCNAME") and names_a_cache(env))):
+        return ""  # curl reads other caches than files
     if not path:
-        if not instead:
-            return ""  # curl reads other caches than files
         return f"Java reads tickets of files only, and KRB5CCNAME is {env['KRB5CCNAME']:.100}: name a file, or a keytab"
     advice = f"kinit -c {path} as {user.pw_name}, and something that renews it (k5start, cron){instead}"
     try:
@@ -144,6 +150,28 @@ def cache(env: Mapping[str, str], uid: int) -> str:
     if not colon:
         return named
     return path if kind == "FILE" else ""
+
+
+def names_a_cache(env: Mapping[str, str]) -> bool:
+    """True if Kerberos' own configuration says where tickets are, as that of Fedora and RHEL does."""
+    for path in (env.get("KRB5_CONFIG") or KRB5).split(":"):
+        text = _text(path)
+        for is_directory, name in _INCLUDES.findall(text):
+            with contextlib.suppress(OSError):
+                names = [f"{name}/{each}" for each in os.listdir(name)] if is_directory else [name]
+                text += "\n".join(["", *map(_text, names)])
+        if _CACHE_NAME.search(text):
+            return True
+    return False
+
+
+def _text(path: str) -> str:
+    """A file of the configuration; "" if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(SITE_BYTES_MAX)
+    except OSError:
+        return ""
 
 
 def remarks(launch: SparkSubmit, env: Mapping[str, str], run_as: str, now: float) -> list[tuple[str, str]]:

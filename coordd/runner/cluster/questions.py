@@ -1,6 +1,9 @@
 """Answers the tracker: the earlier attempts of its run, and why it is being ended; takes what it has found."""
 
+import _socket
+
 from coordd.core import attempt as core
+from coordd.core.jobs.applications import BY_PERSON
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.runner_requests import Grant, Request
 from coordd.core.ledger.words import OK
@@ -25,8 +28,11 @@ APPLICATION = "application"
 OVER = "over"
 LOST_SIGHT = "lost_sight"
 
-# The last attempts that an answer has. A run that was lost more often waits for a person anyway.
-ATTEMPTS_MAX = 100
+# All attempts count: each driver pod needs a name that none of the run has had. An answer must fit into one piece, so
+# only the last ones have their whole reason; of another one it says whether a person has decided about it.
+ATTEMPTS_MAX = 2000
+WHOLE_MAX = 100
+ANSWER_BYTES = 1 << 20
 
 ID_LENGTH_MAX = 200
 REASON_MAX = 500
@@ -70,9 +76,17 @@ class HistoryAsker(GuardAsker):
             kernel.complain(f"tracker: {exc}")
             return None
         found.sort(key=lambda row: int(row.token))
-        return Attempts(
-            [[row.attempt, row.token, row.state, row.application_id, row.reason] for row in found[-ATTEMPTS_MAX:]]
-        )
+        short = max(0, len(found) - WHOLE_MAX)
+        reasons = [*[_decided(row.reason) for row in found[:short]], *[row.reason for row in found[short:]]]
+        rows: list[list[object]] = [
+            [row.attempt, row.token, row.state, row.application_id, reason]
+            for row, reason in zip(found, reasons, strict=True)
+        ]
+        return Attempts(rows[-ATTEMPTS_MAX:])
+
+
+def _decided(reason: str) -> str:
+    return next((words for words in BY_PERSON if words in reason), "")
 
 
 class Questions(Guard):
@@ -114,6 +128,7 @@ class Questions(Guard):
         if question["ask"] != HISTORY:
             super()._tell(fd, question, answer)
         elif isinstance(answer, Attempts):
+            self._open[fd][0].setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, ANSWER_BYTES)
             self._say(fd, question, OK, "", attempts=answer.rows)
         else:
             self._say(fd, question, UNKNOWN, "the ledger does not answer")

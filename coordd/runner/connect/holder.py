@@ -13,7 +13,7 @@ import socket
 
 from coordd.runner import kernel
 from coordd.runner.connect.program import PREPARED
-from coordd.runner.connect.server import TOKEN
+from coordd.runner.connect.server import TOKEN, below
 from coordd.runner.holder import Runner
 from coordd.runner.program import Program
 
@@ -55,8 +55,12 @@ class ConnectRunner(Runner):
         self._link.send(b"take")
         self._server = json.loads(self._link.recv(ANSWER_BYTES_MAX))
         label = kernel.label_of(self.spec["nonce"])
-        for pid in self._pids():
-            resource.prlimit(pid, RLIMIT_LOCKS, (label, label))
+        labelled: set[int] = set()
+        while new := set(self._pids()) - labelled:  # also those that were made meanwhile
+            for pid in new:
+                with contextlib.suppress(ProcessLookupError):
+                    resource.prlimit(pid, RLIMIT_LOCKS, (label, label))
+            labelled |= new
 
     def _drop(self) -> None:
         if self._link is not None:
@@ -64,7 +68,8 @@ class ConnectRunner(Runner):
         self._link, self._server = None, {}
 
     def _pids(self) -> "list[int]":
-        return [self._server["keeper"], self._server["pid"]]
+        keeper = int(self._server["keeper"])
+        return [keeper, *below(keeper)]
 
     def _environment(self) -> "dict[str, str]":
         env = super()._environment()

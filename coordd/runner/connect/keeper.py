@@ -7,7 +7,8 @@ every first query needs; ``ready``, a path that is made after that. The daemon h
 input. While nobody has taken the server, its end ends keeper and server. After the daemon has given it away ("given"),
 a runner must take it within TAKE_S. From then on the runner's link is its life.
 
-The server dies with the keeper, however that ends.
+The server dies with the keeper, however that ends. (One below a script that stays beside it: unless the keeper is
+killed.)
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import time
 from typing import NoReturn
 
 from coordd.runner import kernel
-from coordd.runner.connect.server import Server, client_env, spawn
+from coordd.runner.connect.server import Server, below, client_env, spawn
 
 # A runner takes the server within this time (seconds) after the daemon has given it away.
 TAKE_S = 30.0
@@ -72,8 +73,7 @@ class Keeper:
                 self._server.end()  # a cancel: its driver may say good-bye
             raise
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._server.pid, signal.SIGKILL)
+            _end_all()
             self._forward()
 
     def _step(self) -> bool:
@@ -179,9 +179,22 @@ class Keeper:
                 self._output = -1
 
 
+def _end_all() -> None:
+    """Kill the server and all that is left of it. It is below this process, also as an orphan."""
+    while True:
+        for pid in below(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
 def main() -> NoReturn:
     """Keep it."""
     kernel.take_name("coordd-connect")
+    kernel.become_subreaper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.umask(0o077)
     Keeper(json.loads(sys.argv[1]), sys.argv[3:]).run()

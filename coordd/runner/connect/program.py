@@ -6,6 +6,7 @@ OPTIONS is JSON: ``client``, the argv of the client. On SIGTERM it tells client 
 exits with 143. The runner kills all three after its kill grace.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -37,6 +38,9 @@ EXIT_UNAVAILABLE = 69
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
+# Below the directory of the attempt's settings: links to the files that the client imports.
+MODULES = "coordd-modules"
+
 
 class Terminated:
     """Whether this program was told to end. Both others would die with it, so it must not end first."""
@@ -52,6 +56,8 @@ def main() -> NoReturn:
     """Run server and client."""
     signal.signal(signal.SIGTERM, _terminate)
     options, words = json.loads(sys.argv[1]), sys.argv[3:]
+    if "PYTHONPATH" in os.environ:
+        os.environ["PYTHONPATH"] = _importable(os.environ["PYTHONPATH"], words)
     server = _prepared(os.environ.pop(PREPARED, ""), os.environ.pop(TOKEN, "")) or Server(words, dict(os.environ))
     for left in reversed(range(STARTS_MAX)):
         if _await(server):
@@ -66,6 +72,22 @@ def main() -> NoReturn:
         _leave(server)
     server.end()
     _exit(code)
+
+
+def _importable(paths: str, words: "list[str]") -> str:
+    """PYTHONPATH with a directory of links in place of its ``.py`` files, of which Python takes no notice. spark-submit
+    does the same with those of --py-files. Of two with one name the first counts.
+    """
+    places = paths.split(":")
+    files = [path for path in places if path.endswith(".py") and os.path.isfile(path)]
+    if not files or "--properties-file" not in words:
+        return paths
+    directory = f"{os.path.dirname(words[words.index('--properties-file') + 1])}/{MODULES}"
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    for path in files:
+        with contextlib.suppress(FileExistsError):
+            os.symlink(path, f"{directory}/{os.path.basename(path)}")
+    return ":".join([directory, *[path for path in places if path not in files]])
 
 
 def _prepared(said: str, token: str) -> "PreparedServer | None":

@@ -160,10 +160,25 @@ def client_env(env: "dict[str, str]", port: int, token: str) -> "dict[str, str]"
 
 
 def listens(pid: int, port: int) -> bool:
-    """True if that process listens on that port."""
+    """True if that process, or one below it, listens on that port: a spark-submit may be a script that stays."""
     inodes = _listening(port)
-    if not inodes:
-        return False
+    return bool(inodes) and (_has(pid, inodes) or any(_has(one, inodes) for one in below(pid)))
+
+
+def below(pid: int) -> "list[int]":
+    """The living descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        stat = kernel.stat_of(int(name)) if name.isdecimal() else None
+        if stat is not None and stat[0] not in "ZX":
+            children.setdefault(stat[1], []).append(int(name))
+    found = list(children.get(pid, ()))
+    for one in found:  # it grows meanwhile
+        found += children.get(one, ())
+    return found
+
+
+def _has(pid: int, inodes: "set[str]") -> bool:
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ from coordd.core.ledger.runner_requests import Grant, Report
 from coordd.core.ledger.words import FINISHED, LOST, OK, RETRY, UNKNOWN, AttemptNumber, Policy
 from coordd.core.wire.events import Action
 from coordd.errors import CoorddError
-from coordd.ports import Applications
+from coordd.ports import Applications, Ledger
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.pace import turn
@@ -94,7 +94,7 @@ class Reconciling:
         if not self.driver.node.drives_elsewhere:
             self.seen.clear()
             return
-        rows = await self.ledger.query(lambda ledger: ledger.runs(state=UNKNOWN, limit=RUNS_MAX))
+        rows = await self.ledger.query(self._unknown)
         mine = [(row, job) for row in rows if (job := self._job(row)) is not None]
         known = {(row.run, int(row.token)) for row, _ in mine}
         self.seen = {key: seen for key, seen in self.seen.items() if key in known}
@@ -103,6 +103,17 @@ class Reconciling:
                 seen = self.seen.setdefault((row.run, int(row.token)), Seen(boottime()))
                 if boottime() >= seen.again_at:
                     nursery.start_soon(self._look_up, row, job, seen)
+
+    def _unknown(self, ledger: Ledger) -> list[Row]:
+        """The runs whose end is unknown. Many of other jobs, which wait for a person, must not hide those that are
+        looked up.
+        """
+        rows = ledger.runs(state=UNKNOWN, limit=RUNS_MAX)
+        if len(rows) < RUNS_MAX:
+            return rows
+        names = [name for name, job in self.driver.node.jobs.items() if job.drives_elsewhere]
+        found = {row.run: row for name in names for row in ledger.runs(job=name, state=UNKNOWN, limit=RUNS_MAX)}
+        return list(({row.run: row for row in rows} | found).values())
 
     def _job(self, row: Row) -> Job | None:
         """The job of a run that this node may look up."""
@@ -121,6 +132,9 @@ class Reconciling:
             self._waits(row, seen, f"the look-up took longer than {LOOKUP_S:g} s")
         except CoorddError as exc:
             self._waits(row, seen, f"the look-up failed: {exc}")
+        except Exception as exc:  # the boundary of one run: the others are looked up all the same
+            log.exception("application.look_failed", run=row.run)
+            self._waits(row, seen, f"the look-up failed: a bug in coordd: {type(exc).__name__}: {exc!s:.200}")
 
     def _judge(self, row: Row, job: Job, attempts: list[AttemptRow], seen: Seen) -> Verdict:
         """Runs in a thread. Raises CoorddError."""

@@ -45,7 +45,7 @@ class _Warm:
 
 class Pool:
     """``prepare`` starts a server for a job (it blocks shortly, and raises CoorddError); ``most``: how many at a time;
-    ``stopped`` may be set: True while this node takes no runs.
+    ``stopped`` and ``held`` may be set: True while this node takes no runs, and while that job is suspended.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Pool:
         self._prepare = prepare
         self._most = most
         self.stopped: Callable[[], bool] = lambda: False
+        self.held: Callable[[str], bool] = lambda _: False
         self._lock = threading.Lock()  # attempts are launched in other threads too
         self._warm: dict[str, _Warm] = {}
         self._leaving: list[PreparedServer] = []  # given away, or closed
@@ -76,9 +77,10 @@ class Pool:
 
     def look(self, now: float) -> None:
         """End unwanted servers, prepare those that are needed soon. Blocking. ``now``: Unix seconds."""
-        jobs = {} if self.stopped() else {name: job for name, job in self._jobs().items() if can_be_prepared(job)}
+        known = self._jobs()
+        wanted = {} if self.stopped() else {name: job for name, job in known.items() if can_be_prepared(job)}
+        jobs = {name: job for name, job in wanted.items() if not self.held(name)}
         with self._lock:
-            known = self._jobs()
             self._served = {name: due for name, due in self._served.items() if name in known}
             self._problems = {name: told for name, told in self._problems.items() if name in known}
             self._leaving = [server for server in self._leaving if not server.ended()]

@@ -62,12 +62,12 @@ def test_an_end_has_its_exit_code_and_its_reason(api: FakeKubernetes) -> None:
     api.submit("good", labels("prod", RUN, 0, 1))
     api.submit("bad", labels("prod", RUN, 1, 2))
     api.finish("good")
-    api.finish("bad", 137, "killed for\nits memory")
+    api.finish("bad", 137, "killed for\nits memory, with password=hunter2")
 
     bad, good = client(api).find(MARK)
 
     assert (good.state, good.exit_code) == (SUCCEEDED, 0)
-    assert (bad.state, bad.exit_code, bad.detail) == (FAILED, 137, "Error killed for its memory")
+    assert (bad.state, bad.exit_code, bad.detail) == (FAILED, 137, "Error killed for its memory, with password=***")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +248,7 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
         assert good.find(MARK) == []
         with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
             client(fake).find(MARK)
+        assert client(fake, {"spark.kubernetes.trust.certificates": "true"}).find(MARK) == [], "as Spark's own client"
     finally:
         fake.close()
 

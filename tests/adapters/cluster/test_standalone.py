@@ -219,14 +219,14 @@ def test_a_living_worker_that_does_not_answer_is_no_answer(fake: FakeStandalone)
 
 def test_why_a_driver_failed(fake: FakeStandalone) -> None:
     one, two, three = fake.submit(marks()), fake.submit(marks()), fake.submit(marks())
-    fake.ends(one, "ERROR", notes="java.nio.file.NoSuchFileException: /nonexistent.jar &lt;1&gt;")
+    fake.ends(one, "ERROR", notes="java.nio.file.NoSuchFileException: /nonexistent.jar &lt;1&gt; token=hunter2")
     fake.ends(two, "FAILED")
     fake.ends(three, "FAILED", "")
     fake.logs[two] += "\tat org.example.Waits\nCaused by: java.lang.IllegalStateException: password=hunter2\n\tat x\n"
 
     first, second, third = client(fake).find(MARK)
 
-    assert first.detail == "java.nio.file.NoSuchFileException: /nonexistent.jar <1>"
+    assert first.detail == "java.nio.file.NoSuchFileException: /nonexistent.jar <1> token=***"
     assert second.detail == "Caused by: java.lang.IllegalStateException: password=***"
     assert third.detail == "the master says FAILED, and no worker tells how it ended"
 

@@ -76,6 +76,16 @@ def test_only_a_final_state_is_an_end(yarn: FakeYarn, tmp_path: Path, state: str
     assert found.detail == ("" if expected == ALIVE else "User class threw exception: boom")
 
 
+def test_a_secret_in_the_words_of_an_application_is_hidden(yarn: FakeYarn, tmp_path: Path) -> None:
+    """They become the reason of the run in the ledger, which everybody may read."""
+    ident = yarn.submit("nightly", tags())
+    yarn.finish(ident, "FAILED", "FINISHED", "User class threw exception: jdbc:x://db/a?user=etl&password=hunter2")
+
+    (found,) = client(yarn, tmp_path).find(MARK)
+
+    assert found.detail == "User class threw exception: jdbc:x://db/a?user=etl&password=***"
+
+
 def test_a_resource_manager_that_ignores_the_filter_is_not_believed(yarn: FakeYarn, tmp_path: Path) -> None:
     yarn.filters = False
     yarn.submit("another", tags(run="hourly#1"))
@@ -247,6 +257,26 @@ def test_addresses_are_read_as_hadoop_reads_them(tmp_path: Path) -> None:
     assert place(**pair) == "http://one:8088 or http://two:8088"
     # a value that names itself ends, too
     assert place(**{f"{rm}webapp.address": "x${" + f"{rm}webapp.address" + "}"}).startswith("http://x")
+
+
+def test_of_two_directories_the_first_with_a_file_counts_as_for_spark(tmp_path: Path) -> None:
+    """Else a node would look for applications in another cluster than the one that spark-submit calls."""
+
+    def directory(name: str, host: str, file: str = "yarn-site.xml") -> str:
+        (tmp_path / name).mkdir(exist_ok=True, parents=True)
+        setting = f"<property><name>yarn.resourcemanager.hostname</name><value>{host}</value></property>"
+        (tmp_path / name / file).write_text(f"<configuration>{setting}</configuration>")
+        return str(tmp_path / name)
+
+    env = {"HADOOP_CONF_DIR": directory("hadoop", "one"), "YARN_CONF_DIR": directory("yarn", "two")}
+    assert Yarn({}, env).place == "http://one:8088"
+    (tmp_path / "hadoop/yarn-site.xml").unlink()
+    directory("hadoop", "core", "core-site.xml")
+    assert Yarn({}, env).place == "http://two:8088"
+    spark = os.path.dirname(directory("spark/conf", "three"))
+    assert Yarn({}, {**env, "SPARK_HOME": spark}).place == "http://three:8088"
+    own = directory("own", "four")
+    assert Yarn({}, {**env, "SPARK_HOME": spark, "SPARK_CONF_DIR": own}).place == "http://four:8088"
 
 
 def test_a_local_master_has_no_look_up() -> None:

@@ -128,7 +128,7 @@ def test_only_a_job_that_cannot_do_without_is_kept_from_starting(realm: Realm, t
 
 
 def test_a_look_up_at_a_resource_manager_that_wants_kerberos_needs_a_ticket_beside_the_keytab(
-    realm: Realm, tmp_path: Path
+    realm: Realm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def conf_dir(name: str, **settings: str) -> str:
         (tmp_path / name).mkdir()
@@ -157,6 +157,17 @@ def test_a_look_up_at_a_resource_manager_that_wants_kerberos_needs_a_ticket_besi
         assert [why(launch, conf=conf) for conf in (http, unsaid)] == ["", ""], "its REST interface asks nobody"
     assert why(keytab_job(realm, "etl")) == "", "in client mode nothing is looked up"
     assert why(far, "k8s://https://api") == ""
+    # curl finds tickets where Kerberos' own configuration says, as on Fedora and RHEL; Java does not look there.
+    (tmp_path / "krb5.d").mkdir()
+    (tmp_path / "krb5.conf").write_text(f"[libdefaults]\n  # default_ccache_name = X:\nincludedir {tmp_path}/krb5.d\n")
+    monkeypatch.setattr(identity, "cache", lambda env, _: env.get("KRB5CCNAME", str(tmp_path / "none")))
+    env = {"HADOOP_CONF_DIR": spnego, "KRB5_CONFIG": str(tmp_path / "krb5.conf")}
+    assert "none is not there" in identity.problem(far, "yarn", env, "", time.time())
+    (tmp_path / "krb5.d/kcm_default_ccache").write_text("[libdefaults]\n    default_ccache_name = KCM:\n")
+    assert identity.problem(far, "yarn", env, "", time.time()) == ""
+    assert "none is not there" in identity.problem(SparkSubmit("/a.py"), "yarn", env, "", time.time())
+    named = {**env, "KRB5CCNAME": str(tmp_path / "none")}
+    assert "none is not there" in identity.problem(far, "yarn", named, "", time.time())
     bad = SparkSubmit("/a.py", deploy_mode="cluster", keytab=str(realm.keytab), principal="bob")
     assert why(bad).startswith("spark.principal: "), "first things first"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coordd.adapters.process import ROOT
 from coordd.runner.connect.server import Server, client_env, listens
 
 # In place of spark-submit: it listens where it is told, or does what its last argument says.
@@ -26,9 +27,10 @@ if sys.argv[-1].startswith("shut "):
     with open(path, "a") as file:
         file.write("+")
     if os.path.getsize(path) <= int(count):
-        if not os.fork():  # another process has the port for a while
-            listener = socket.create_server(("127.0.0.1", port))
-            time.sleep(3)
+        if not os.fork():  # another process, which is not below this one, has the port for a while
+            if not os.fork():
+                listener = socket.create_server(("127.0.0.1", port))
+                time.sleep(3)
             os._exit(0)
         time.sleep(60)
 listener = socket.create_server(("127.0.0.1", port))
@@ -45,6 +47,17 @@ port = int(os.environ["SPARK_REMOTE"].removeprefix("sc://localhost:").rstrip("/"
 socket.create_connection(("127.0.0.1", port)).close()
 assert len(os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"]) == 64
 assert "_SPARK_LAUNCHER_SECRET" not in os.environ
+"""
+
+
+# A module of the job, in one file among others.
+IMPORTS = """
+import helper
+assert helper.ANSWER == 42
+try:
+    import neighbour
+except ModuleNotFoundError:
+    print("only what is named")
 """
 
 
@@ -71,6 +84,21 @@ def run(submit: str, how: str, client: str) -> subprocess.CompletedProcess[str]:
 def test_it_ends_as_its_client_ends(submit: str, client: str, code: int) -> None:
     done = run(submit, "listens", client)
     assert done.returncode == code, done.stderr
+
+
+def test_a_client_imports_the_files_that_the_job_names(submit: str, tmp_path: Path) -> None:
+    """Spark makes each .py file of --py-files a module; in PYTHONPATH only directories and archives are looked into."""
+    for path, text in (("lib/helper.py", "ANSWER = 42"), ("lib/neighbour.py", ""), ("old/helper.py", "ANSWER = 0")):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "run").mkdir()
+    options = json.dumps({"client": [sys.executable, "-c", IMPORTS]})
+    own = ["--properties-file", str(tmp_path / "run/secrets.properties")]
+    argv = [sys.executable, "-m", "coordd.runner.connect.program", options, "--", submit, *own, "listens"]
+    named = [*map(str, (tmp_path / "lib/helper.py", tmp_path / "old/helper.py")), os.environ.get("PYTHONPATH", "")]
+    env = {**os.environ, "PYTHONPATH": ":".join([*named, str(ROOT)])}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "only what is named\n"), done.stderr
 
 
 def test_a_server_that_does_not_start_has_no_client(submit: str) -> None:
@@ -123,7 +151,9 @@ def test_a_listener_of_another_process_is_not_the_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         assert listens(os.getpid(), port)
-        assert not listens(os.getppid(), port)
+        with subprocess.Popen(["sleep", "60"]) as other:
+            assert not listens(other.pid, port)
+            other.kill()
     assert not listens(os.getpid(), port)
 
 

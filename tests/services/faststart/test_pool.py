@@ -84,7 +84,7 @@ def test_a_server_that_nobody_takes_is_ended() -> None:
     assert site.pool.take(site.jobs["j"]) == {}
 
 
-@pytest.mark.parametrize("change", ["another definition", "removed", "drained"])
+@pytest.mark.parametrize("change", ["another definition", "removed", "drained", "suspended"])
 def test_a_server_that_is_not_wanted_any_more_is_ended(change: str) -> None:
     site = Site(job())
     site.pool.look(HOUR - 10)
@@ -93,11 +93,20 @@ def test_a_server_that_is_not_wanted_any_more_is_ended(change: str) -> None:
         site.jobs = {}
     elif change == "drained":
         site.stopped = True
+    elif change == "suspended":
+        site.pool.held = lambda name: name == "j"
     else:
         site.jobs = {"j": Job(name="j", digest="new", launch=old.launch, schedule=old.schedule)}
         assert site.pool.take(site.jobs["j"]) == {}, "it was started for another definition"
     site.pool.look(HOUR - 9)
     assert site.made[0].closed
+
+
+def test_a_suspended_job_takes_no_place() -> None:
+    site = Site(job("a"), job("b"))
+    site.pool.held = lambda name: name == "a"
+    site.pool.look(HOUR - 10)
+    assert [server.name for server in site.made] == ["b"]
 
 
 def test_at_most_so_many_wait_and_the_next_run_is_first() -> None:

@@ -55,6 +55,9 @@ class Site:
         Path(self.submit).chmod(0o755)
         (world.path / "client.py").write_text(CLIENT)
         self.prepared: list[Prepared] = []
+        self.wrapper = str(world.path / "wrapper")  # as a distribution has it, but without exec
+        Path(self.wrapper).write_text(f'#!/bin/sh\n"{self.submit}" "$@"\nexit $?\n')
+        Path(self.wrapper).chmod(0o755)
 
     def prepare(self) -> Prepared:
         directory = new_directory(str(self.path / "connect"))
@@ -167,3 +170,22 @@ def test_a_server_is_taken_once(site: Site) -> None:
     assert len(list(site.path.glob("server-*"))) == 2, "the second attempt has started one of its own"
     site.world.launcher.command(first.directory, "cancel", "over")
     first.over(60.0)
+
+
+def test_a_wrapper_that_stays_beside_its_server_changes_nothing(site: Site) -> None:
+    site.submit = site.wrapper
+    unused = site.prepare()
+    [server] = site.servers()
+    unused.close()
+    until(lambda: not exists(server), why="a server that nobody takes, below its wrapper")
+
+    attempt = site.start(site.prepare().give(), "stay").begun()
+    [server] = site.servers()
+    assert str(label_of(attempt.fact("adopted")["nonce"])) in Path(f"/proc/{server}/limits").read_text()
+    site.world.launcher.command(attempt.directory, "cancel", "not wanted")
+    attempt.over(60.0)
+    assert not exists(server)
+
+    row = site.start({}).over(60.0)
+    assert (row.state, row.exit_code) == ("success", 0), "a server of its own"
+    assert site.servers() == []
