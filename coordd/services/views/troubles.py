@@ -280,22 +280,30 @@ class Troubles:
         return ""
 
     def _late(self, job: Job, last: tuple[float, float], wall: float) -> str:
-        if not job.expect_within_s:
+        if not (job.expect_within_s and job.enabled):
             self._seen.pop(job.name, None)
             self._since.pop(job.name, None)
             return ""
         succeeded_at, oldest_at = last
         first_seen_at = self._seen.setdefault(job.name, wall)
         since = succeeded_at or min(first_seen_at, oldest_at or first_seen_at)
-        self._since[job.name] = since
+        begins_at = job.schedule.start if job.schedule is not None else 0.0
+        self._since[job.name] = since = max(since, begins_at)
         if wall - since <= job.expect_within_s:
             return ""
         what = "its last success" if succeeded_at else "it was first seen, and it never succeeded"
+        what = "its start" if since == begins_at else what
         return f"expected to succeed every {job.expect_within_s:.0f} s; it is {wall - since:.0f} s since {what}"
 
     def _forget(self, runs: set[str]) -> None:
         self._beats = {run: beat for run, beat in self._beats.items() if run in runs}
         self._cancelled = {key: at for key, at in self._cancelled.items() if key[0] in runs}
+
+
+def expected_s(job: Job, wall: float) -> float:
+    """How long (seconds) a job may be without a success; 0.0 for any time: also while nothing may launch it."""
+    begun = job.schedule is None or job.schedule.start <= wall
+    return job.expect_within_s if job.enabled and begun else 0.0
 
 
 def _waits_its_turn(pursuit: Pursuit | None) -> bool:

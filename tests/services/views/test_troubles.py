@@ -11,7 +11,7 @@ from support.ledger_calls import grant_of
 from support.memory import MemoryLedger
 from support.small_cluster import Lone, job
 
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import Job, Schedule
 from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.requests import NOTHING_SETTLED, Claim, Register
 from coordd.core.ledger.rows import LedgerTime, Row
@@ -135,6 +135,24 @@ def test_a_job_that_ran_before_this_node_saw_it_counts_from_its_oldest_run() -> 
     looks = Looks(job("j", expect_within_s=100.0))
     looks.last["j"] = (0.0, WALL - 200.0)
     assert looks.at(0.0).late_jobs
+
+
+def test_a_job_that_nothing_may_launch_is_not_late() -> None:
+    """It is held, or its schedule has not begun: then the time counts from there."""
+    held = job("held", expect_within_s=100.0, enabled=False)
+    begins = job("begins", expect_within_s=100.0, schedule=Schedule("every", every_s=60.0, start=WALL + 500.0))
+    also = job("also", expect_within_s=100.0, schedule=begins.schedule)
+    looks = Looks(held, begins, also)
+    looks.last["also"] = (WALL - 300.0, 0.0)
+    assert not looks.at(0.0).late_jobs
+    assert not looks.at(499.0).late_jobs
+    assert not looks.at(600.0).late_jobs
+    found = looks.at(601.0).late_jobs
+    assert set(found) == {"begins", "also"}
+    assert all(text.endswith("it is 101 s since its start") for text in found.values())
+    looks.jobs["held"] = job("held", expect_within_s=100.0)
+    assert "held" not in looks.at(700.0).late_jobs
+    assert "since it was first seen" in looks.at(801.0).late_jobs["held"]
 
 
 def test_doctor_fails_for_what_blocks_a_job() -> None:
