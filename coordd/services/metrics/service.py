@@ -185,7 +185,7 @@ class Metrics:
             name: (
                 Gauges(
                     self._succeeded.get(name) or None,
-                    expected_s(job, wall) or None,
+                    expected_s(job, wall, self._succeeded.get(name, 0.0)) or None,
                     next_at.get(name),
                     float(name in late) if job.expect_within_s else None,
                 ),

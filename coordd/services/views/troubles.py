@@ -6,6 +6,7 @@ stays; the ledger's own trouble is shown beside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -287,9 +288,9 @@ class Troubles:
         succeeded_at, oldest_at = last
         first_seen_at = self._seen.setdefault(job.name, wall)
         since = succeeded_at or min(first_seen_at, oldest_at or first_seen_at)
-        begins_at = job.schedule.start if job.schedule is not None else 0.0
+        begins_at, ends_at = _life(job, succeeded_at)
         self._since[job.name] = since = max(since, begins_at)
-        if wall - since <= job.expect_within_s:
+        if wall - since <= job.expect_within_s or since + job.expect_within_s > ends_at:
             return ""
         what = "its last success" if succeeded_at else "it was first seen, and it never succeeded"
         what = "its start" if since == begins_at else what
@@ -300,10 +301,20 @@ class Troubles:
         self._cancelled = {key: at for key, at in self._cancelled.items() if key[0] in runs}
 
 
-def expected_s(job: Job, wall: float) -> float:
+def expected_s(job: Job, wall: float, succeeded_at: float) -> float:
     """How long (seconds) a job may be without a success; 0.0 for any time: also while nothing may launch it."""
-    begun = job.schedule is None or job.schedule.start <= wall
-    return job.expect_within_s if job.enabled and begun else 0.0
+    begins_at, ends_at = _life(job, succeeded_at)
+    return job.expect_within_s if job.enabled and begins_at <= wall <= ends_at else 0.0
+
+
+def _life(job: Job, succeeded_at: float) -> tuple[float, float]:
+    """From when until when (Unix seconds) successes are expected of a job."""
+    schedule = job.schedule
+    if schedule is None or job.triggers:
+        return 0.0, math.inf
+    if schedule.kind == "at":
+        return schedule.at, schedule.at if succeeded_at >= schedule.at else math.inf
+    return schedule.start, schedule.end
 
 
 def _waits_its_turn(pursuit: Pursuit | None) -> bool:

@@ -54,11 +54,12 @@ def test_runs_that_were_given_up_are_counted_until_a_person_has_seen_them(monkey
 
 def test_no_success_is_expected_of_a_job_that_is_held_or_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
     of = metrics(Found(), monkeypatch)
-    starts = {"begins": WALL + 1.0, "began": WALL}
-    schedules = {name: Schedule("every", every_s=60.0, start=start) for name, start in starts.items()}
+    lives = {"begins": (WALL + 1.0, WALL + 9.0), "began": (WALL, WALL), "over": (0.0, WALL - 1.0)}
+    schedules = {name: Schedule("every", every_s=60.0, start=start, end=end) for name, (start, end) in lives.items()}
     jobs = [job(name, expect_within_s=100.0, schedule=schedule) for name, schedule in schedules.items()]
     jobs += [job("held", expect_within_s=100.0, enabled=False), job("none")]
-    of._driver.node.jobs = {one.name: one for one in jobs}
+    node: Any = of._driver.node
+    node.jobs = {one.name: one for one in jobs}
     told = {key[1] for key in values(of) if key[0] == "coordd_expect_within_seconds"}
     assert told == {"began"}
 

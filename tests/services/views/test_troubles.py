@@ -12,6 +12,7 @@ from support.memory import MemoryLedger
 from support.small_cluster import Lone, job
 
 from coordd.core.jobs.job import Job, Schedule
+from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.requests import NOTHING_SETTLED, Claim, Register
 from coordd.core.ledger.rows import LedgerTime, Row
@@ -153,6 +154,23 @@ def test_a_job_that_nothing_may_launch_is_not_late() -> None:
     looks.jobs["held"] = job("held", expect_within_s=100.0)
     assert "held" not in looks.at(700.0).late_jobs
     assert "since it was first seen" in looks.at(801.0).late_jobs["held"]
+
+
+def test_no_success_is_expected_after_the_end_of_a_schedule() -> None:
+    ends = Schedule("every", every_s=60.0, end=WALL + 150.0)
+    triggers = (Trigger("http", "http"),)
+    looks = Looks(job("j", expect_within_s=100.0, schedule=ends))
+    looks.jobs["t"] = job("t", expect_within_s=100.0, schedule=ends, triggers=triggers)
+    looks.last["j"] = looks.last["t"] = (WALL, 0.0)
+    assert set(looks.at(101.0).late_jobs) == {"j", "t"}, "before its end"
+    looks.last["j"] = looks.last["t"] = (WALL + 60.0, 0.0)
+    assert set(looks.at(500.0).late_jobs) == {"t"}, "its triggers start it"
+    looks = Looks(job("once", expect_within_s=100.0, schedule=Schedule("at", at=WALL + 200.0)))
+    assert not looks.at(0.0).late_jobs
+    assert not looks.at(300.0).late_jobs
+    assert looks.at(301.0).late_jobs
+    looks.last["once"] = (WALL + 302.0, 0.0)
+    assert not looks.at(500.0).late_jobs
 
 
 def test_doctor_fails_for_what_blocks_a_job() -> None:
