@@ -10,7 +10,7 @@ import click
 from coordd.cli import waiting
 from coordd.cli.jobs import complete_jobs, complete_runs, seconds
 from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, JSON, JSONL, TABLE, Failed, Group, asked, json_line, say
-from coordd.core.ledger.words import STATES, SUCCESS
+from coordd.core.ledger.words import STATES, SUCCESS, TERMINAL
 from coordd.core.visible import visible
 
 # Of how many runs operators search the newest ones; viewers fewer.
@@ -164,10 +164,15 @@ def run_trigger(
         if shown.get("state") in waiting.NOT_LAUNCHED:
             raise Failed(waiting.told(shown), EXIT_FAILED, f"coordctl why '{answer['id']}'")
         if ask.output == TABLE:
-            known = "triggered before with the same key: nothing new starts"
-            say(known if answer.get("duplicate") else recorded.get(answer.get("durable"), "recorded"))
+            again = "key" if answer.get("duplicate") else "id" if ident and answer.get("exists") else ""
+            known = f"triggered before with the same {again}: nothing new starts"
+            say(known if again else recorded.get(answer.get("durable"), "recorded"))
             if shown and (trouble := waiting.trouble(shown)):
                 say(trouble)
+            if again and shown.get("state") in TERMINAL:
+                more = shown["state"] != SUCCESS and "members" not in answer  # a group is not run once more as a whole
+                rerun = f"; coordctl run rerun '{answer['id']}' runs it once more"
+                say(waiting.told(shown) + (rerun if more else ""))
         return
     if ask.output == TABLE:
         click.echo(answer["id"])

@@ -138,7 +138,7 @@ def _text(entry: Entry, place: Place, user: str) -> str:
     # A job of another user gets HOME on the node where it runs: the homes here may not be those there.
     home = place.account.home if user == place.daemon == place.account.name else ""
     cwd = entry.env.get("HOME", home)
-    env = {"SHELL": entry.shell, "PATH": PATH, "LOGNAME": user, **({"HOME": home} if home else {}), **entry.env}
+    env = {"SHELL": entry.shell, "PATH": PATH, **({"HOME": home} if home else {}), **entry.env, "LOGNAME": user}
     lines = [
         f"# {visible(place.source)}, line {entry.line}:",
         f"#   {visible(entry.text)}",

@@ -360,11 +360,13 @@ class _Reading:
         for key in ("run_as", "limits"):
             if said.get(key) and config.node.units == "off":
                 self.wrong(key, f'{key} needs a systemd unit for each run, and [node] units is "off"')
-        late = relations.too_late_for_all(said, schedule)
-        if late or (said.get("misfire") == "all" and said.get("overlap", "forbid") == "forbid"):
-            self.wrong("misfire", late or relations.ALL_FORBIDDEN, warning=True)
-        if late := relations.late_between(said, schedule):
-            self.wrong("expect_within", late, warning=True)
+        for key, useless in (
+            ("misfire", relations.too_late_for_all(said, schedule) or relations.all_at_once(said)),
+            ("schedule", relations.too_long_a_step(schedule)),
+            ("expect_within", relations.late_between(said, schedule)),
+        ):
+            if useless:
+                self.wrong(key, useless, warning=True)
 
     def identity(self, launch: SparkSubmit, config: Config) -> None:
         """Checks of keytab, principal and proxy_user: spark-submit refuses some combinations, and ignores others."""
@@ -465,17 +467,13 @@ class _Reading:
             self.wrong("dedupe", message)
         concurrency = said.get("concurrency")
         if concurrency is not None:
-            for message in jobkeys.undeclared(concurrency.per, said.get("params", {})):
+            unknown = list(jobkeys.undeclared(concurrency.per, said.get("params", {})))
+            for message in unknown:
                 self.wrong("concurrency", f"per: {message}")
             if "rate" in said:
                 self.wrong("concurrency", "concurrency has no effect beside rate: the rate counts", warning=True)
-            elif concurrency.max > 1 and said.get("overlap", "forbid") != "allow":
-                self.wrong(
-                    "concurrency",
-                    'concurrency above 1 has no effect without overlap = "allow": one run of the job is in the way of'
-                    " another",
-                    warning=True,
-                )
+            elif not unknown and (useless := relations.one_at_a_time(said, concurrency)):
+                self.wrong("concurrency", useless, warning=True)
         for key in ("queue_max", "queue_keep"):
             if key in said and said.get("overlap", "forbid") != "queue":
                 self.wrong(key, f'{key} has no effect without overlap = "queue"', warning=True)

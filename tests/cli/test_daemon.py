@@ -477,6 +477,7 @@ def test_a_trigger_tells_at_once_that_nobody_can_start_it_and_why(node: Node) ->
     done = node.ctl("run", "trigger", "nowhere", "--id", "1")
     assert "recorded in the ledger" in done.stderr
     assert "tags do not match" in done.stderr
+    assert "before with the same id: nothing new starts" in node.ctl("run", "trigger", "nowhere", "--id", "1").stderr
     done = node.ctl("run", "trigger", "nowhere", "--id", "1", "--wait", "--timeout", "3", code=124)
     assert "nowhere#1: pending" in done.stderr
     assert "tags do not match" in done.stderr

@@ -192,6 +192,14 @@ def test_the_home_of_the_crontab_is_the_working_directory(tmp_path: Path) -> Non
     assert "expected an absolute path" in done.output
 
 
+def test_a_crontab_cannot_change_its_logname(tmp_path: Path) -> None:
+    """crontab(5): it is the user that the job runs as."""
+    imported(tmp_path, "LOGNAME=somebody\n0 1 * * * /opt/a.sh\n")
+    [one] = jobs(tmp_path).values()
+    assert isinstance(one.launch, Command)
+    assert one.launch.env["LOGNAME"] == ME
+
+
 def test_lines_of_other_users_become_jobs_of_these_users(tmp_path: Path) -> None:
     """Only root can allow them, on each node; their homes may be others there, so the files name none."""
     lines = f"0 1 * * * {ME} /opt/mine.sh\n0 2 * * * nobody /opt/theirs.sh\n"

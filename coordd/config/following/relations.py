@@ -11,7 +11,7 @@ import msgspec
 
 from coordd.core.jobs.after import floored, period_end
 from coordd.core.jobs.arguments import nearest
-from coordd.core.jobs.job import After, Job, Schedule
+from coordd.core.jobs.job import After, Concurrency, Job, Schedule
 from coordd.core.jobs.schedule import next_fire
 from coordd.core.ledger import words
 
@@ -164,6 +164,50 @@ ALL_FORBIDDEN = (
     'misfire = "all" with overlap = "forbid": of several missed fire times one runs and the others are rejected; write'
     ' overlap = "queue" to run them one after the other'
 )
+# Nodes claim them in any order, and an earlier one replaces a later one too.
+ALL_REPLACED = (
+    'misfire = "all" with overlap = "replace": missed fire times start at once, and revoke each other; write'
+    ' overlap = "queue" to run them one after the other, or misfire = "once" to run the newest alone'
+)
+
+# Of each field of a cron line: how many there are of what in what, and the unit of "every".
+CRON_FIELDS = (
+    (60, "minutes", "an hour", "m"),
+    (24, "hours", "a day", "h"),
+    (31, "days", "a month", "d"),
+    (12, "months", "a year", ""),
+    (7, "days", "a week", "d"),
+)
+
+
+def all_at_once(said: Mapping[str, Any]) -> str:
+    """A warning: what misfire = "all" catches up stands in its own way; "" if it does not."""
+    if said.get("misfire") != "all":
+        return ""
+    return {"forbid": ALL_FORBIDDEN, "replace": ALL_REPLACED}.get(said.get("overlap", "forbid"), "")
+
+
+def one_at_a_time(said: Mapping[str, Any], concurrency: Concurrency) -> str:
+    """A warning: overlap lets fewer runs be there than concurrency; "" if it does not."""
+    if said.get("overlap", "forbid") == "allow" or concurrency.max <= (0 if concurrency.per else 1):
+        return ""
+    what = "per" if concurrency.per else "concurrency above 1"
+    return f'{what} has no effect without overlap = "allow": one run of the job is in the way of another'
+
+
+def too_long_a_step(schedule: Schedule | None) -> str:
+    """A warning: a step of a cron line that is longer than what it counts in; "" without one."""
+    fields = schedule.cron.split(" ") if schedule is not None and schedule.cron else []
+    for field, (most, what, whole, unit) in zip(fields, CRON_FIELDS, strict=False):
+        for part in field.split(","):
+            step = part.partition("/")[2]
+            if step.isdecimal() and int(step) > most:
+                instead = f'; "every {int(step)}{unit}" goes on counting' if unit else ""
+                return (
+                    f'"{part}" is longer than the {most} {what} of {whole}: it counts anew in each one, and fires only'
+                    f" in the first of its {what}{instead}"
+                )
+    return ""
 
 
 def too_late_for_all(said: Mapping[str, Any], schedule: Schedule | None) -> str:

@@ -33,7 +33,7 @@ from coordd.services.sinks.service import Sinks
 from coordd.services.tracing.service import Tracing
 from coordd.services.triggering.service import Triggering
 from coordd.services.views.fires import Fire
-from coordd.services.views.troubles import Troubles
+from coordd.services.views.troubles import Troubles, expected_s
 
 log = structlog.get_logger("metrics")
 
@@ -180,12 +180,12 @@ class Metrics:
 
     def _of_jobs(self) -> dict[str, tuple[Gauges, OfJob]]:
         node, counted = self._driver.node, self.counted
-        next_at, late = node.planner.next_at, self._troubles.found.late_jobs
+        next_at, late, wall = node.planner.next_at, self._troubles.found.late_jobs, self._driver.now().wall
         found = {
             name: (
                 Gauges(
                     self._succeeded.get(name) or None,
-                    job.expect_within_s or None,
+                    expected_s(job, wall, self._succeeded.get(name, 0.0)) or None,
                     next_at.get(name),
                     float(name in late) if job.expect_within_s else None,
                 ),

@@ -6,6 +6,7 @@ stays; the ledger's own trouble is shown beside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -288,22 +289,40 @@ class Troubles:
         return ""
 
     def _late(self, job: Job, last: tuple[float, float], wall: float) -> str:
-        if not job.expect_within_s:
+        if not (job.expect_within_s and job.enabled):
             self._seen.pop(job.name, None)
             self._since.pop(job.name, None)
             return ""
         succeeded_at, oldest_at = last
         first_seen_at = self._seen.setdefault(job.name, wall)
         since = succeeded_at or min(first_seen_at, oldest_at or first_seen_at)
-        self._since[job.name] = since
-        if wall - since <= job.expect_within_s:
+        begins_at, ends_at = _life(job, succeeded_at)
+        self._since[job.name] = since = max(since, begins_at)
+        if wall - since <= job.expect_within_s or since + job.expect_within_s > ends_at:
             return ""
         what = "its last success" if succeeded_at else "it was first seen, and it never succeeded"
+        what = "its start" if since == begins_at else what
         return f"expected to succeed every {job.expect_within_s:.0f} s; it is {wall - since:.0f} s since {what}"
 
     def _forget(self, runs: set[str]) -> None:
         self._beats = {run: beat for run, beat in self._beats.items() if run in runs}
         self._cancelled = {key: at for key, at in self._cancelled.items() if key[0] in runs}
+
+
+def expected_s(job: Job, wall: float, succeeded_at: float) -> float:
+    """How long (seconds) a job may be without a success; 0.0 for any time: also while nothing may launch it."""
+    begins_at, ends_at = _life(job, succeeded_at)
+    return job.expect_within_s if job.enabled and begins_at <= wall <= ends_at else 0.0
+
+
+def _life(job: Job, succeeded_at: float) -> tuple[float, float]:
+    """From when until when (Unix seconds) successes are expected of a job."""
+    schedule = job.schedule
+    if schedule is None or job.triggers:
+        return 0.0, math.inf
+    if schedule.kind == "at":
+        return schedule.at, schedule.at if succeeded_at >= schedule.at else math.inf
+    return schedule.start, schedule.end
 
 
 def _waits_its_turn(pursuit: Pursuit | None) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from coordd.core.context import SKEW_MAX_S, clock_fault
 from coordd.core.election import Election
 from coordd.core.jobs.job import iso
+from coordd.core.runs.pursued import NO_BUDGET
 
 
 def by_host(text: str, full_hostnames: Iterable[str]) -> str:
@@ -26,7 +27,10 @@ def standing(election: Election | None) -> str:
     if election.succession:
         return f"Elected to try first: {election.succession[0]}."
     abstaining = [f"{name} ({c.abstains})" for name, c in sorted(election.statements.items()) if c.abstains]
-    return f"No node can take it: {'; '.join(abstaining)}." if abstaining else ""
+    # A budget is short for moments, and nobody elects again: what was short then may be free long since.
+    then = any(c.abstains == NO_BUDGET for c in election.statements.values())
+    told = "At its election no node could take it" if then else "No node can take it"
+    return f"{told}: {'; '.join(abstaining)}." if abstaining else ""
 
 
 def when(at: float) -> str:

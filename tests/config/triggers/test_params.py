@@ -107,3 +107,45 @@ def test_of_two_warnings_about_misfire_the_first_one_is_told(tmp_path: Path) -> 
     assert "start_within gives up" in only
     (only,) = told(tmp_path, 'start_within = "3d"\n' + daily)
     assert "of several missed fire times one runs and the others are rejected" in only
+
+
+@pytest.mark.parametrize("overlap", ["", "forbid", "queue", "replace", "allow"])
+def test_a_concurrency_of_each_customer_needs_runs_beside_each_other(tmp_path: Path, overlap: str) -> None:
+    keys = f'overlap = "{overlap}"\n' if overlap else ""
+    keys += 'params = { customer = "" }\nconcurrency = { per = "{customer}", max = 1 }\n'
+    said = told(tmp_path, keys + COMMAND)
+    if overlap == "allow":
+        assert said == []
+    else:
+        (only,) = said
+        assert only.startswith('concurrency: per has no effect without overlap = "allow": one run of the job is in')
+    assert told(tmp_path, keys.replace("max = 1", "max = 0") + COMMAND) == []  # it suspends
+
+
+def test_missed_fire_times_that_replace_each_other_are_told(tmp_path: Path) -> None:
+    keys = 'schedule = "@daily"\nmisfire = "all"\nstart_within = "3d"\n'
+    (only,) = told(tmp_path, f'{keys}overlap = "replace"\n{COMMAND}')
+    assert only.startswith('misfire: misfire = "all" with overlap = "replace": ')
+    assert "revoke each other" in only
+    for overlap in ("queue", "allow"):
+        assert told(tmp_path, f'{keys}overlap = "{overlap}"\n{COMMAND}') == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("*/90 * * * *", '"*/90" is longer than the 60 minutes of an hour: it counts anew in each one'),
+        ("5-55/61 * * * *", '"5-55/61" is longer than'),
+        ("0 1,*/48 * * *", '"*/48" is longer than the 24 hours of a day'),
+        ("0 0 */45 * *", '"*/45" is longer than the 31 days of a month'),
+        ("0 0 1 */18 *", '"*/18" is longer than the 12 months of a year'),
+        ("0 0 * * */14", '"*/14" is longer than the 7 days of a week'),
+        ("*/59 */23 */30 */11 */6", ""),
+        ("@daily", ""),
+        ("every 90m", ""),
+    ],
+)
+def test_a_step_of_a_cron_line_that_is_too_long_is_told(tmp_path: Path, schedule: str, said: str) -> None:
+    found = [one for one in told(tmp_path, f'schedule = "{schedule}"\n{COMMAND}') if "longer than the" in one]
+    assert len(found) == bool(said)
+    assert all(one.startswith(f"schedule: {said}") for one in found)

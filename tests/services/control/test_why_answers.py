@@ -117,7 +117,9 @@ def test_its_nodes_are_drained_by_whom_why_and_until_when() -> None:
 
 def test_no_node_is_eligible() -> None:
     found = said(row("pending"), election=abstaining(edge_1="tags do not match", edge_2="no budget"))
-    assert found == f"{WAITS}. No node can take it: edge-1 (tags do not match); edge-2 (no budget)."
+    assert found == f"{WAITS}. At its election no node could take it: edge-1 (tags do not match); edge-2 (no budget)."
+    found = said(row("pending"), election=abstaining(edge_1="tags do not match", edge_2="no journal"))
+    assert found == f"{WAITS}. No node can take it: edge-1 (tags do not match); edge-2 (no journal)."
 
 
 @pytest.mark.parametrize(("only_is", "more"), [("lost", "; edge-9 is lost."), ("", ".")])

@@ -8,14 +8,19 @@ from typing import Any, cast
 import pytest
 import trio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed
+from support.small_cluster import job
 
 from coordd.config.sections import MetricsConfig
+from coordd.core.jobs.job import Schedule
+from coordd.core.ready import Now
 from coordd.services.metrics import service as module
 from coordd.services.metrics.families import OTHER, STATES
 from coordd.services.metrics.service import Metrics
 from coordd.services.views.troubles import Found, Trouble
 
 parser: Any = parsed  # it is not typed
+
+WALL = 1_700_000_000.0
 
 
 def metrics(found: Found, monkeypatch: pytest.MonkeyPatch) -> Metrics:
@@ -26,6 +31,7 @@ def metrics(found: Found, monkeypatch: pytest.MonkeyPatch) -> Metrics:
         planner=SimpleNamespace(next_at={}), member_counts=dict, drains=SimpleNamespace(holds={}),
     )  # fmt: skip
     driver = SimpleNamespace(node=node, listeners=[], bus=SimpleNamespace(state="off"), outbox=None, breakers=())
+    driver.now = lambda: Now(0.0, WALL)
     ledger = SimpleNamespace(state="connected")
     others = (SimpleNamespace(found=found), SimpleNamespace(problem=""), None)
     return Metrics(MetricsConfig(), cast("Any", driver), cast("Any", ledger), *cast("Any", others))
@@ -44,6 +50,18 @@ def test_runs_that_were_given_up_are_counted_until_a_person_has_seen_them(monkey
     letters = tuple([Trouble(f"etl#{n}", "etl", "lost") for n in range(3)])
     assert values(metrics(Found(dead=letters), monkeypatch))["coordd_dead_letters",] == 3
     assert values(metrics(Found(), monkeypatch))["coordd_dead_letters",] == 0
+
+
+def test_no_success_is_expected_of_a_job_that_is_held_or_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = metrics(Found(), monkeypatch)
+    lives = {"begins": (WALL + 1.0, WALL + 9.0), "began": (WALL, WALL), "over": (0.0, WALL - 1.0)}
+    schedules = {name: Schedule("every", every_s=60.0, start=start, end=end) for name, (start, end) in lives.items()}
+    jobs = [job(name, expect_within_s=100.0, schedule=schedule) for name, schedule in schedules.items()]
+    jobs += [job("held", expect_within_s=100.0, enabled=False), job("none")]
+    node: Any = of._driver.node
+    node.jobs = {one.name: one for one in jobs}
+    told = {key[1] for key in values(of) if key[0] == "coordd_expect_within_seconds"}
+    assert told == {"began"}
 
 
 def test_without_gossip_there_is_no_bus_and_all_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from support.ledger_calls import grant_of
 from support.memory import MemoryLedger
 from support.small_cluster import Lone, job
 
-from coordd.core.jobs.job import Job
+from coordd.core.jobs.job import Job, Schedule
+from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.open_answer import Current, OpenAnswer
 from coordd.core.ledger.requests import NOTHING_SETTLED, Claim, Register
 from coordd.core.ledger.rows import LedgerTime, Row
@@ -135,6 +136,41 @@ def test_a_job_that_ran_before_this_node_saw_it_counts_from_its_oldest_run() -> 
     looks = Looks(job("j", expect_within_s=100.0))
     looks.last["j"] = (0.0, WALL - 200.0)
     assert looks.at(0.0).late_jobs
+
+
+def test_a_job_that_nothing_may_launch_is_not_late() -> None:
+    """It is held, or its schedule has not begun: then the time counts from there."""
+    held = job("held", expect_within_s=100.0, enabled=False)
+    begins = job("begins", expect_within_s=100.0, schedule=Schedule("every", every_s=60.0, start=WALL + 500.0))
+    also = job("also", expect_within_s=100.0, schedule=begins.schedule)
+    looks = Looks(held, begins, also)
+    looks.last["also"] = (WALL - 300.0, 0.0)
+    assert not looks.at(0.0).late_jobs
+    assert not looks.at(499.0).late_jobs
+    assert not looks.at(600.0).late_jobs
+    found = looks.at(601.0).late_jobs
+    assert set(found) == {"begins", "also"}
+    assert all(text.endswith("it is 101 s since its start") for text in found.values())
+    looks.jobs["held"] = job("held", expect_within_s=100.0)
+    assert "held" not in looks.at(700.0).late_jobs
+    assert "since it was first seen" in looks.at(801.0).late_jobs["held"]
+
+
+def test_no_success_is_expected_after_the_end_of_a_schedule() -> None:
+    ends = Schedule("every", every_s=60.0, end=WALL + 150.0)
+    triggers = (Trigger("http", "http"),)
+    looks = Looks(job("j", expect_within_s=100.0, schedule=ends))
+    looks.jobs["t"] = job("t", expect_within_s=100.0, schedule=ends, triggers=triggers)
+    looks.last["j"] = looks.last["t"] = (WALL, 0.0)
+    assert set(looks.at(101.0).late_jobs) == {"j", "t"}, "before its end"
+    looks.last["j"] = looks.last["t"] = (WALL + 60.0, 0.0)
+    assert set(looks.at(500.0).late_jobs) == {"t"}, "its triggers start it"
+    looks = Looks(job("once", expect_within_s=100.0, schedule=Schedule("at", at=WALL + 200.0)))
+    assert not looks.at(0.0).late_jobs
+    assert not looks.at(300.0).late_jobs
+    assert looks.at(301.0).late_jobs
+    looks.last["once"] = (WALL + 302.0, 0.0)
+    assert not looks.at(500.0).late_jobs
 
 
 def test_doctor_fails_for_what_blocks_a_job() -> None:
