@@ -149,6 +149,48 @@ def test_a_second_signal_to_stop_ends_it_at_once(directory: str, monkeypatch: py
     assert stopped(directory, signal.SIGTERM, monkeypatch) == ["exit 1", "waited"]
 
 
+def test_a_machine_without_a_free_thread_does_not_end_the_daemon(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The programs of runs count with the daemon: one that leaks threads takes them all."""
+    happened: list[str] = []
+    in_thread = trio.to_thread.run_sync
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def until(state: str, daemon: Daemon) -> None:
+        with trio.fail_after(20.0):
+            while daemon.ledger.state != state or not daemon.connections.known.pin:
+                daemon.ledger.reset()
+                daemon.node.look_again(daemon.driver.now())
+                daemon.driver.pump()
+                await trio.sleep(0.05)
+        happened.append(state)
+
+    async def lack(daemon: Daemon) -> None:
+        await until("connected", daemon)
+        monkeypatch.setattr(trio.to_thread, "run_sync", refused)
+        await until("unavailable", daemon)
+        assert daemon.ledger.error.startswith("this machine has no room for another thread: TasksMax")
+        await trio.sleep(0.5)
+        monkeypatch.setattr(trio.to_thread, "run_sync", in_thread)
+        await until("connected", daemon)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def run(daemon: Daemon) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lack, daemon)
+            assert await daemon.run() == 0
+
+    monkeypatch.setattr("coordd.services.health.LOOK_S", 0.1)
+    path = configuration(directory)
+    with capture_logs() as said:
+        trio.run(run, Daemon(load(path, {}), path))
+    assert happened == ["connected", "unavailable", "connected"]
+    assert "machine.no_thread" in [one["event"] for one in said]
+
+
 def stopped(directory: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens to a daemon that gets this signal while it stops; "default": it would have been killed."""
     happened: list[str] = []

@@ -21,6 +21,7 @@ import trio
 from coordd.core.wire.events import OTHERS_RETURN_S
 from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Backlog, Message
+from coordd.services.pace import in_thread
 
 log = structlog.get_logger("outbox")
 T = TypeVar("T")
@@ -325,7 +326,7 @@ class Outbox:
         reason = f"it did not answer within {DISK_S:g} s"
         try:
             with trio.move_on_after(DISK_S):
-                result = await trio.to_thread.run_sync(act, limiter=self._one_thread, abandon_on_cancel=True)
+                result = await in_thread(act, self._one_thread, abandon_on_cancel=True)
                 if self.error:
                     log.info("backlog.on_disk")
                 self.error = ""
