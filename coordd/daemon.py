@@ -269,9 +269,9 @@ class Daemon:
             # The outer nursery outlives the inner one: messages that are sent while stopping still leave.
             async with trio.open_nursery() as outer:
                 async with trio.open_nursery() as inner:
+                    await outer.start(self._signals, inner.cancel_scope)  # a stop of the machine takes long, too
                     inner.start_soon(self.control.serve, listener)
                     inner.start_soon(self._start, outer, inner)
-                    await self._signals(inner.cancel_scope)
                 if self._refused or self.driver.fatal.is_set():
                     exit_code = EXIT_UNAVAILABLE if self._refused else EXIT_CONFIG
                     reason = self._refused or self.driver.fatal_reason
@@ -387,9 +387,10 @@ class Daemon:
         more = f"EXTEND_TIMEOUT_USEC={int((most_s + START_S) * 1e6)}"
         self.notifier.notify(f"STATUS={sentence}", more, "WATCHDOG=1")
 
-    async def _signals(self, inner: trio.CancelScope) -> None:
+    async def _signals(self, inner: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
         with trio.open_signal_receiver(*watched) as received:
+            task_status.started()
             async for number in received:
                 if number in (signal.SIGTERM, signal.SIGINT):
                     if self._stopping:
@@ -398,8 +399,7 @@ class Daemon:
                     self._stopping = True
                     log.info("daemon.stopping", signal=signal.Signals(number).name)
                     inner.cancel()
-                    return
-                if number == signal.SIGHUP and self._begun:
+                elif number == signal.SIGHUP and self._begun and not inner.cancel_called:
                     with contextlib.suppress(CoorddError):  # refused, logged and in STATUS: the old configuration stays
                         self.reload()
                 elif number == signal.SIGUSR1:
@@ -434,7 +434,10 @@ class Daemon:
         self.bus.close()
         self.ledger.close()
         self._save_ledger_mark()
-        self._journal.close()
+        try:
+            self._journal.close()
+        except UnavailableError as exc:  # the next start closes its segment
+            log.error("journal.not_closed", reason=str(exc))
         self.control.close()
 
     # ---- configuration

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from coordd.core.ledger.requests import Prune
 from coordd.core.ready import LedgerRequest
 from coordd.core.wire.events import TaskStarted
 from coordd.daemon import Daemon
+from coordd.errors import UnavailableError
 from coordd.services.control import doctor
 
 REDIS = 'ledger = "redis://127.0.0.1:1/0"'
@@ -131,6 +134,116 @@ def test_a_stop_of_the_machine_ends_the_runs_before_the_daemon(stops: bool, monk
     trio.run(Daemon._farewell, daemon, clock=trio.testing.MockClock(autojump_threshold=0))
     ended = [("STATUS=it ends", "EXTEND_TIMEOUT_USEC=90000000", "WATCHDOG=1"), "the machine stops"]
     assert happened == [("STOPPING=1", "STATUS=stopping"), "stop", *(ended if stops else [])]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_while_the_daemon_stops_does_not_end_it(
+    directory: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop of the machine may take minutes."""
+    happened = stopped(directory, number, monkeypatch)
+    assert happened == ["waited"]
+
+
+def test_a_second_signal_to_stop_ends_it_at_once(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stopped(directory, signal.SIGTERM, monkeypatch) == ["exit 1", "waited"]
+
+
+def test_a_machine_without_a_free_thread_does_not_end_the_daemon(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The programs of runs count with the daemon: one that leaks threads takes them all."""
+    happened: list[str] = []
+    in_thread = trio.to_thread.run_sync
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def until(state: str, daemon: Daemon) -> None:
+        with trio.fail_after(20.0):
+            while daemon.ledger.state != state or not daemon.connections.known.pin:
+                daemon.ledger.reset()
+                daemon.node.look_again(daemon.driver.now())
+                daemon.driver.pump()
+                await trio.sleep(0.05)
+        happened.append(state)
+
+    async def lack(daemon: Daemon) -> None:
+        await until("connected", daemon)
+        monkeypatch.setattr(trio.to_thread, "run_sync", refused)
+        await until("unavailable", daemon)
+        assert daemon.ledger.error.startswith("this machine has no room for another thread: TasksMax")
+        await trio.sleep(0.5)
+        monkeypatch.setattr(trio.to_thread, "run_sync", in_thread)
+        await until("connected", daemon)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def run(daemon: Daemon) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lack, daemon)
+            assert await daemon.run() == 0
+
+    monkeypatch.setattr("coordd.services.health.LOOK_S", 0.1)
+    path = configuration(directory)
+    with capture_logs() as said:
+        trio.run(run, Daemon(load(path, {}), path))
+    assert happened == ["connected", "unavailable", "connected"]
+    assert "machine.no_thread" in [one["event"] for one in said]
+
+
+def stopped(directory: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens to a daemon that gets this signal while it stops; "default": it would have been killed."""
+    happened: list[str] = []
+
+    async def farewell() -> None:
+        os.kill(os.getpid(), number)
+        with trio.CancelScope(shield=True):
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        happened.append("waited")
+
+    async def stop_soon(daemon: Daemon) -> None:
+        while not daemon.connections.known.pin:  # no thread uses the ledger then, whose files are removed
+            await trio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def run(daemon: Daemon) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_soon, daemon)
+            assert await daemon.run() == 0
+
+    monkeypatch.setattr("coordd.daemon.os._exit", lambda code: happened.append(f"exit {code}"))
+    path = configuration(directory)
+    daemon = Daemon(load(path, {}), path)
+    monkeypatch.setattr(daemon, "_farewell", farewell)
+    before = signal.signal(number, lambda *_: happened.append("default"))
+    try:
+        trio.run(run, daemon)
+    finally:
+        signal.signal(number, before)
+    return happened
+
+
+def test_a_disk_that_fails_at_a_stop_leaves_no_control_socket(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stop(daemon: Daemon) -> None:
+        async with daemon.control.bind():
+            daemon._close()
+
+    with built(directory, SQLITE) as daemon:
+        socket = Path(daemon.config.control.socket)
+        with monkeypatch.context() as patch, capture_logs() as said:
+            patch.setattr(daemon._journal, "close", raises(UnavailableError("cannot close the journal: I/O error")))
+            trio.run(stop, daemon)
+        assert socket.name not in os.listdir(socket.parent)
+        assert [(one["event"], one["reason"]) for one in said if one["log_level"] == "error"] == [
+            ("journal.not_closed", "cannot close the journal: I/O error")
+        ]
+
+
+def raises(exc: Exception) -> Any:
+    def call(*_: object) -> None:
+        raise exc
+
+    return call
 
 
 @contextlib.contextmanager

@@ -9,13 +9,14 @@ import structlog
 import trio
 
 from coordd.core.ledger.words import RECOVERING
+from coordd.errors import UnavailableError
 from coordd.ports import Notifier
 from coordd.services.breakers.service import JobBreakers, open_breakers
 from coordd.services.checks.startable import Startable
 from coordd.services.control.methods import active_jobs
 from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
-from coordd.services.pace import turn
+from coordd.services.pace import in_thread, turn
 from coordd.services.readiness import Readiness, stuck
 from coordd.services.strategies.priorities import Priorities
 from coordd.services.strategies.rooms import Rooms
@@ -73,6 +74,7 @@ class Health:
         self._priorities = Priorities(driver, ledger)
         self._job_breakers = JobBreakers(driver)
         self._said = ""
+        self._no_thread = False
         self.percents: Callable[[], Mapping[str, int]] = dict
         self.stuck = ""
 
@@ -91,7 +93,9 @@ class Health:
             next_look = boottime() + LAUNCH_S
             unfinished = True
             while unfinished:
-                await trio.to_thread.run_sync(look, limiter=self._threads, abandon_on_cancel=True)
+                if not await self._in_thread(look, self._threads, abandon_on_cancel=True):
+                    await turn(LOOK_S)
+                    continue
                 self._driver.node.cannot_launch(self._startable.found())
                 unfinished = self._startable.unfinished
             while boottime() < next_look and not self._startable.unfinished:  # a reload begins a look, too
@@ -102,7 +106,7 @@ class Health:
         while True:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._says_that_it_takes_long)
-                await trio.to_thread.run_sync(self._clean, limiter=self._cleaning, abandon_on_cancel=True)
+                await self._in_thread(self._clean, self._cleaning, abandon_on_cancel=True)
                 nursery.cancel_scope.cancel()
             await trio.sleep(CLEAN_S)
 
@@ -132,12 +136,29 @@ class Health:
     async def _look_for_room(self) -> None:
         """Whether the runtime directory can take another attempt."""
         node = self._driver.node
-        failure = await trio.to_thread.run_sync(self._check_room, limiter=self._threads)
+        found: list[str] = []
+        if not await self._in_thread(lambda: found.append(self._check_room()), self._threads):
+            return  # what it said before holds on
+        failure = found[0]
         if failure and not node.runtime_failure:
             log.error("runtime_dir.failed", reason=failure)
         elif node.runtime_failure and not failure:
             log.info("runtime_dir.written_again")
         node.runtime_failed(failure)
+
+    async def _in_thread(
+        self, act: Callable[[], None], limiter: trio.CapacityLimiter, *, abandon_on_cancel: bool = False
+    ) -> bool:
+        """False if the machine has no room for a thread: the watchdog must not end the daemon for that."""
+        try:
+            await in_thread(act, limiter, abandon_on_cancel=abandon_on_cancel)
+        except UnavailableError as exc:
+            if not self._no_thread:
+                log.error("machine.no_thread", reason=str(exc), effect="the ledger may not be asked meanwhile")
+            self._no_thread = True
+            return False
+        self._no_thread = False
+        return True
 
     def say(self) -> None:
         """Send STATUS= if it has changed."""

@@ -32,6 +32,7 @@ from coordd.errors import (
     UnavailableError,
 )
 from coordd.ports import Batching, Ledger, OnLoop
+from coordd.services.pace import in_thread
 
 log = structlog.get_logger("ledger")
 T = TypeVar("T")
@@ -168,9 +169,7 @@ class LedgerService:
             )
         try:
             with trio.move_on_after(2 * self._timeout_s):
-                return await trio.to_thread.run_sync(
-                    partial(self._read, reader, call), limiter=reader.thread, abandon_on_cancel=True
-                )
+                return await in_thread(partial(self._read, reader, call), reader.thread, abandon_on_cancel=True)
         except UnavailableError:
             self._unread_at = boottime()
             raise
@@ -208,7 +207,7 @@ class LedgerService:
 
         limit_s = limit_s or 2 * self._timeout_s
         with trio.move_on_after(limit_s):
-            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+            return await in_thread(ask, abandon_on_cancel=True)
         raise UnavailableError(f"the ledger was not done within {limit_s:g} s; `coordctl ledger status` shows it")
 
     def reset(self) -> None:
@@ -236,9 +235,7 @@ class LedgerService:
         with trio.move_on_after(self._timeout_s * 2 + 0.02 * len(batch)) as scope:
             on_loop = self._on_loop
             if on_loop is None or not self._up or not on_loop.is_open or not ON_LOOP.issuperset(ops_of(batch)):
-                failure = await trio.to_thread.run_sync(
-                    partial(self._perform, batch, results), limiter=self._thread, abandon_on_cancel=True
-                )
+                failure = await self._perform_there(batch, results)
             else:
                 failure = await self._perform_here(on_loop, batch, results)
         if scope.cancelled_caught:
@@ -263,12 +260,17 @@ class LedgerService:
             return str(exc) or "it did not answer"
         except Exception as exc:
             log.warning("ledger.batch_failed", reason=repr(exc), questions=len(batch))
-            return await trio.to_thread.run_sync(
-                partial(self._perform, batch, results), limiter=self._thread, abandon_on_cancel=True
-            )
+            return await self._perform_there(batch, results)
         self._time(ops_of(batch), sent_at)
         results += [(question.id, answer, sent_at) for question, answer in zip(batch, answers, strict=True)]
         return ""
+
+    async def _perform_there(self, batch: list[LedgerRequest], results: list[Result]) -> str:
+        """``_perform``, in the thread."""
+        try:
+            return await in_thread(partial(self._perform, batch, results), self._thread, abandon_on_cancel=True)
+        except UnavailableError as exc:  # there is no room for one
+            return str(exc)
 
     def _perform(self, batch: list[LedgerRequest], results: list[Result]) -> str:
         """Runs in the thread. Returns why no more requests were answered, or ""."""

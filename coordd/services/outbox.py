@@ -21,6 +21,7 @@ import trio
 from coordd.core.wire.events import OTHERS_RETURN_S
 from coordd.errors import RemoteProtocolError, UnavailableError
 from coordd.ports import Backlog, Message
+from coordd.services.pace import in_thread
 
 log = structlog.get_logger("outbox")
 T = TypeVar("T")
@@ -160,7 +161,7 @@ class Outbox:
             self._busy = True
             try:
                 await self._save()
-                if self._may_replay() and trio.current_time() >= self._pause_until:
+                if self._may_send() and trio.current_time() >= self._pause_until:
                     await self._replay()
             finally:
                 self._busy = False
@@ -186,8 +187,8 @@ class Outbox:
     # ---- single steps
 
     def _flows(self) -> bool:
-        """True when the bus is up and no older message waits."""
-        return self._up and not self._waiting and not self._busy and not (self._disk and self._disk.count)
+        """True when the bus is up, the others are back, and no older message waits."""
+        return self._may_send() and not self._waiting and not self._busy and not (self._disk and self._disk.count)
 
     def _confirmed(self, number: int, arrived: bool) -> None:
         message, _ = self._in_flight.pop(number, (None, 0.0))
@@ -239,12 +240,12 @@ class Outbox:
             if given_up:
                 self._given_up(given_up, "disk")
 
-    def _may_replay(self) -> bool:
+    def _may_send(self) -> bool:
         return self._up and trio.current_time() >= self._others_at
 
     async def _replay(self) -> None:
         """Send waiting messages in order, until none is left or one did not arrive."""
-        while self._may_replay():
+        while self._may_send():
             batch = await self._first()
             if not batch:
                 return
@@ -325,7 +326,7 @@ class Outbox:
         reason = f"it did not answer within {DISK_S:g} s"
         try:
             with trio.move_on_after(DISK_S):
-                result = await trio.to_thread.run_sync(act, limiter=self._one_thread, abandon_on_cancel=True)
+                result = await in_thread(act, self._one_thread, abandon_on_cancel=True)
                 if self.error:
                     log.info("backlog.on_disk")
                 self.error = ""

@@ -97,6 +97,32 @@ def test_a_kept_trigger_that_is_none_is_named(tmp_path: Path, text: str) -> None
     assert bad == [str(tmp_path / "requests" / "bad.json")]
 
 
+@pytest.mark.parametrize("size", [20, 1000])
+def test_a_trigger_that_a_killed_daemon_was_writing_was_never_accepted(tmp_path: Path, size: int) -> None:
+    """Its caller had no answer. It would be registered, or named as bad, at every start, for ever."""
+    files = RequestFiles(str(tmp_path / "requests"))
+    files.keep(Registration("j#1", "j", "d", Policy(), 1.0, scheduled=False))
+    (kept,) = (tmp_path / "requests").iterdir()
+    kept.with_name(f"{kept.name}.new").write_bytes(kept.read_bytes()[:size])
+    kept.unlink()
+    assert files.load() == ([], [])
+    assert list((tmp_path / "requests").iterdir()) == []
+
+
+def test_a_directory_of_kept_triggers_that_cannot_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not end the start."""
+    files = RequestFiles(str(tmp_path / "requests"))
+    files.keep(Registration("j#1", "j", "d", Policy(), 1.0, scheduled=False))
+
+    def refuse(path: str) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert files.load() == ([], [str(tmp_path / "requests")])
+
+
 def test_a_directory_of_no_attempt_is_cleared_away(tmp_path: Path, directory: Path) -> None:
     """A daemon that is killed while it creates or removes a directory leaves it, perhaps with a secret in it."""
     (directory / "secrets.properties").write_text("spark.password x\n")

@@ -18,6 +18,9 @@ BAD_COPIES_MAX = 8
 # Our state files are always smaller; a longer file is not read into memory.
 STATE_BYTES_MAX = 64 * 1024
 
+# How the name of a file ends that takes another's place once it is whole.
+UNFINISHED = ".new"
+
 
 def sync_directory(path: str) -> None:
     """Make the names in a directory durable: a file's own fsync does not cover its name."""
@@ -34,7 +37,7 @@ def write_atomic(path: str, data: bytes, *, like: os.stat_result | None = None) 
     The new file is its owner's alone (0600), or has the mode of ``like``, and as root its owner and group too. Raises
     OSError, and then the old content is still there.
     """
-    temporary = f"{path}.new"
+    temporary = path + UNFINISHED
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:

@@ -86,7 +86,8 @@ class Journal:
         """Write records in order; with ``sync`` they, and all before them, are on the disk when this returns.
 
         Raises: UnavailableError: the disk refuses them. Then none of them is in the journal; a later append works when
-        the disk does. LocalProtocolError: a record is not JSON; none of them was written.
+        the disk does. So it says, once, that somebody removed the open segment. LocalProtocolError: a record is not
+        JSON; none of them was written.
         """
         if not records:
             return
@@ -95,6 +96,7 @@ class Journal:
         except (ValueError, TypeError, RecursionError) as exc:
             raise LocalProtocolError(f"a record that is not JSON: {exc}") from exc
         try:
+            self._miss_segment()
             if self._fd >= 0 and self._is_due(len(data)):
                 self._close_segment()
             self._open_segment()
@@ -133,6 +135,7 @@ class Journal:
         if self._lock < 0:
             return
         try:
+            self._miss_segment()
             if self._fd >= 0:
                 self._close_segment()
         except OSError as exc:
@@ -144,6 +147,21 @@ class Journal:
             self._fd = self._lock = -1
 
     # ---- the open segment
+
+    def _miss_segment(self) -> None:
+        """Begin another segment if the open one was removed or replaced: nobody would ever read what is written to it,
+        and it could never be closed. Raises UnavailableError if it was.
+        """
+        path = os.path.join(self.directory, CURRENT)
+        if self._fd < 0:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._fd), os.stat(path)):
+                return
+        os.close(self._fd)
+        self._fd, self._size = -1, 0
+        self._repair()  # whatever is there now is kept, as after a crash
+        raise UnavailableError(f"the journal lost its open segment: {path} was removed or replaced; another is begun")
 
     def _is_due(self, more: int) -> bool:
         if not self._size:

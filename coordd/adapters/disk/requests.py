@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 from typing import Any
 
-from coordd.adapters.disk.files import write_atomic
+from coordd.adapters.disk.files import UNFINISHED, write_atomic
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import registration_fault
 from coordd.core.ledger.words import Policy
@@ -57,10 +58,18 @@ class RequestFiles:
         """Waiting triggers, and the paths of unusable files (which stay where they are)."""
         found: list[Registration] = []
         bad: list[str] = []
-        if not os.path.isdir(self.directory):
+        try:
+            names = sorted(os.listdir(self.directory))
+        except FileNotFoundError:
             return found, bad
-        for name in sorted(os.listdir(self.directory)):
+        except OSError:
+            return found, [self.directory]
+        for name in names:
             path = os.path.join(self.directory, name)
+            if name.endswith(UNFINISHED):  # a daemon was killed while it wrote it, and nobody had an answer
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                continue
             try:
                 with open(path, encoding="utf-8") as file:
                     found.append(_registration(json.load(file)))

@@ -21,6 +21,7 @@ from coordd.ports import Definitions, Kept
 from coordd.services.control.doctor import FAIL, OK, WARN, check
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
+from coordd.services.pace import in_thread
 
 log = structlog.get_logger("jobs")
 
@@ -161,7 +162,7 @@ class Elsewhere(Source):
     async def _keep(self, kept: Kept) -> None:
         self.kept = kept
         try:
-            await trio.to_thread.run_sync(self._file.save, kept)
+            await in_thread(partial(self._file.save, kept))
         except UnavailableError as exc:  # a start while the place is away would find the copy before
             log.error("jobs.copy_not_kept", reason=str(exc))
 
@@ -210,7 +211,7 @@ class Called(Elsewhere):
         """Ask once, and use what it says if that spoils no job."""
         ask = partial(self._ask, self._place, self.config.jobs.timeout)
         try:
-            said = await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+            said = await in_thread(ask, abandon_on_cancel=True)
         except UnavailableError as exc:
             self._say("call", f"{exc}; {self._stays()}")
             return
@@ -219,7 +220,11 @@ class Called(Elsewhere):
             self._say("jobs", "")
             return
         config = self.config
-        jobs = await trio.to_thread.run_sync(partial(tables.read, said, self._place, config))
+        try:
+            jobs = await in_thread(partial(tables.read, said, self._place, config))
+        except UnavailableError as exc:
+            self._say("jobs", f"{exc}; {self._stays()}")
+            return
         problem = tables.spoilt(jobs, self.jobs)
         if not problem and self.jobs.jobs and not jobs.jobs:
             problem = f"{self._place}: expected jobs, found none"

@@ -141,12 +141,19 @@ class Startable:
         self._go_on(self._look)
 
     def _go_on(self, look: _Look) -> None:
-        """Ask in a new thread, unless too many wait for disks."""
+        """Ask in a new thread, unless too many wait for disks, or the machine has no room for one: then the next look
+        asks, and what was known before holds on.
+        """
         if len(self._silent) >= SILENT_MAX:
             look.over.set()
             return
         look.thread = threading.Thread(target=self._judge, args=(look,), name="startable", daemon=True)
-        look.thread.start()
+        try:
+            look.thread.start()
+        except RuntimeError as exc:
+            log.warning("startable.no_thread", reason=str(exc))
+            look.thread = None
+            look.over.set()
 
     def _leave(self, look: _Look, asked: _Asked, waited_s: float) -> None:
         """Its thread may never return."""

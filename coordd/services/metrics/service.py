@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import structlog
 import trio
@@ -13,7 +15,7 @@ from coordd.config.sections import MetricsConfig
 from coordd.core.election import Election
 from coordd.core.jobs.job import HOOK, Job
 from coordd.core.ledger.rows import Row
-from coordd.errors import CoorddError
+from coordd.errors import CoorddError, UnavailableError
 from coordd.ports import Ledger
 from coordd.services.breakers.view import of_jobs
 from coordd.services.checks import view as check_views
@@ -25,7 +27,7 @@ from coordd.services.metrics.counted import Buckets, Counted, OfJob
 from coordd.services.metrics.exposition import CONTENT_TYPE, Exposition, Gauges, Node
 from coordd.services.metrics.listener import Listener, Page
 from coordd.services.metrics.textfile import TextFile
-from coordd.services.pace import turn
+from coordd.services.pace import in_thread, turn
 from coordd.services.publishing.methods import MessageMethods
 from coordd.services.readiness import Readiness, node_problem, stuck
 from coordd.services.sinks.files import SINKS
@@ -147,7 +149,8 @@ class Metrics:
     async def _write(self, file: TextFile) -> None:
         while True:
             text = await self.text(is_open=False)
-            await trio.to_thread.run_sync(file.write, text)
+            with contextlib.suppress(UnavailableError):  # no thread is free: the next turn writes it
+                await in_thread(partial(file.write, text))
             await turn(FILE_S)
 
     async def _look(self) -> None:

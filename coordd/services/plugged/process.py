@@ -68,8 +68,8 @@ async def hosted(of: Plugged, context: dict[str, Any], heard: Heard, watch: Call
             cwd="/",
             start_new_session=True,
         )
-    except OSError as exc:
-        return f"no process for it: {exc.strerror or exc}"
+    except (OSError, RuntimeError) as exc:  # no thread is free to start it
+        return f"no process for it: {getattr(exc, 'strerror', None) or exc}"
     told = _Told(heard)
     try:
         limit(process.pid, {resource.RLIMIT_DATA: of.memory, **LIMITS})

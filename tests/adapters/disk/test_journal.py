@@ -383,3 +383,40 @@ class TestReadingAndPruning:
         again.append(records(9), sync=True)
         again.close()
         assert [Path(path).name for path in again.closed()] == ["00000004.jsonl", "00000005.jsonl", "00000006.jsonl"]
+
+
+class TestSomebodyRemovedTheOpenSegment:
+    def test_it_is_said_once_and_the_journal_goes_on(self, directory: Path) -> None:
+        journal = Journal(str(directory))
+        journal.append(records(1), sync=True)
+        (directory / "current.jsonl").unlink()
+        with pytest.raises(UnavailableError, match=r"lost its open segment: .*/current\.jsonl was removed"):
+            journal.append(records(2), sync=True)
+        journal.append(records(3), sync=True)
+        assert clocks(directory) == [3]
+        journal.close()
+        assert clocks(directory) == [3]
+
+    def test_what_was_put_in_its_place_is_kept(self, directory: Path) -> None:
+        journal = Journal(str(directory))
+        journal.append(records(1), sync=True)
+        (directory / "copy").write_bytes((directory / "current.jsonl").read_bytes() + b"torn")
+        (directory / "copy").rename(directory / "current.jsonl")
+        with pytest.raises(UnavailableError, match="removed or replaced"):
+            journal.append(records(2), sync=True)
+        journal.append(records(3), sync=True)
+        assert clocks(directory) == [1, 3]
+        assert [Path(path).name for path in journal.closed()] == ["00000001.jsonl"]
+        journal.close()
+
+    def test_a_whole_directory_that_comes_back_is_used(self, directory: Path) -> None:
+        journal = Journal(str(directory))
+        journal.append(records(1), sync=True)
+        directory.rename(directory.with_name("away"))
+        for number in (2, 3):
+            with pytest.raises(UnavailableError):
+                journal.append(records(number), sync=True)
+        directory.mkdir()
+        journal.append(records(4), sync=True)
+        assert clocks(directory) == [4]
+        journal.close()

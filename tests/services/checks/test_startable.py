@@ -232,3 +232,23 @@ def test_the_watchdog_is_told_while_old_files_are_removed_and_a_stop_does_not_wa
     assert not end.is_set()
     assert len(times) == 1, "one at a time"
     end.set()
+
+
+def test_a_machine_without_a_free_thread_is_asked_again(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload comes by here too, and must not end the daemon. What was known before holds on."""
+    startable, jobs = started(disks, "local-1", "local-2")
+    disks.bad = {"local-1"}
+    startable.take(jobs, LONG_S)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert startable.take({**jobs, "local-3": job("local-3", digest="d1")}, LONG_S) == {
+            "local-1": "it is not there",
+            "local-3": NOT_YET,
+        }
+        assert not startable.unfinished
+    startable.look(LONG_S)
+    assert startable.found() == {"local-1": "it is not there"}

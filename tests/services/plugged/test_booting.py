@@ -177,3 +177,14 @@ def test_most_control_methods_wait_for_the_mandatory_steps() -> None:
         assert refused.value.kind == "try_later"
 
     trio.run(main)
+
+
+def test_a_machine_without_a_free_thread_fails_the_step_and_not_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is started in a thread."""
+
+    async def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", refused)
+    why, _boot, _told = prepared(step("good"))
+    assert why == 'the boot step "good" failed: no process for it: can\'t start new thread'
