@@ -24,6 +24,7 @@ def metrics(found: Found, monkeypatch: pytest.MonkeyPatch) -> Metrics:
     node = SimpleNamespace(
         settings=SimpleNamespace(cluster="c"), full_hostname="a.1", jobs={}, elections=SimpleNamespace(),
         planner=SimpleNamespace(next_at={}), member_counts=dict, drains=SimpleNamespace(holds={}),
+        alarms=SimpleNamespace(standing={}),
     )  # fmt: skip
     driver = SimpleNamespace(node=node, listeners=[], bus=SimpleNamespace(state="off"), outbox=None, breakers=())
     ledger = SimpleNamespace(state="connected")
@@ -44,6 +45,15 @@ def test_runs_that_were_given_up_are_counted_until_a_person_has_seen_them(monkey
     letters = tuple([Trouble(f"etl#{n}", "etl", "lost") for n in range(3)])
     assert values(metrics(Found(dead=letters), monkeypatch))["coordd_dead_letters",] == 3
     assert values(metrics(Found(), monkeypatch))["coordd_dead_letters",] == 0
+
+
+def test_a_double_launch_is_counted_until_a_person_has_cleared_its_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What must never happen was in `status` alone: no metric and no alert told of it."""
+    of = metrics(Found(), monkeypatch)
+    assert values(of)["coordd_alarms",] == 0
+    of = metrics(Found(), monkeypatch)
+    of._driver.node.alarms.standing["started-twice etl#1/0"] = {}
+    assert values(of)["coordd_alarms",] == 1
 
 
 def test_without_gossip_there_is_no_bus_and_all_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
