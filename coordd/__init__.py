@@ -7,7 +7,8 @@ The layers, from outer to inner; each may import only what stands to its right o
     runner  -> adapters, ports, core    the process that holds one lease and one spark-submit
     outcomes -> services, adapters, config, core, plugins    the programs of the runs of sinks and publishers
     once    -> runner, adapters, core   `coordd exec`: a runner in the foreground, for a command of its caller
-    client  -> answers, adapters, errors    the control socket, for Python programs; answers: its types
+    client  -> calls, answers, adapters, errors    the control socket, for Python programs; calls: its methods;
+                                        answers: its types
     single  -> once, errors             `coordd exec` for functions and blocks of a Python program
     plugins -> nothing                  what plug-ins get, and the process that calls one
     guard   -> nothing                  for Spark drivers: who owns the run, and publication under a commit

@@ -77,6 +77,7 @@ def retry(on: Any = Exception, attempts: int = 3, backoff: str = "exponential", 
     policy = retrying(on, attempts, backoff, **other)
 
     def decorate(function: F) -> F:
+        _refuse_generator("retry", function)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -120,7 +121,7 @@ class _Retrying:
         }
         stop = tenacity.stop_after_attempt(attempts)
         if timeout is not None:
-            stop = stop | tenacity.stop_after_delay(timeout)
+            stop = stop | tenacity.stop_before_delay(timeout)  # the pause counts, too
         self._how = {
             "retry": tenacity.retry_if_exception(lambda exc: isinstance(exc, on) and not _is_final(exc)),
             "wait": pauses[backoff],
@@ -162,6 +163,15 @@ def _is_final(exc: BaseException) -> bool:
     return isinstance(exc, (PoisonousError, *[kind for kind in loaded if isinstance(kind, type)]))
 
 
+def _refuse_generator(section: str, function: Callable[..., Any]) -> None:
+    """The body of a generator begins after the call has returned, so it would not be in the section."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{section}: {function.__qualname__}: expected a function or a coroutine function, found a generator:"
+            " decorate what it calls for each item, or use the section as a block inside it"
+        )
+
+
 # ---- optional
 
 
@@ -176,6 +186,7 @@ class optional(contextlib.ContextDecorator):  # noqa: N801 - it is used as a dec
         self._log = log or logging.getLogger("coordd.resilience")
 
     def __call__(self, function: F) -> F:
+        _refuse_generator("optional", function)
         if not inspect.iscoroutinefunction(function):
             return super().__call__(function)
 
@@ -242,6 +253,7 @@ class poisonous:  # noqa: N801 - it is used as a decorator and in a with stateme
 
     def __call__(self, function: F) -> F:
         """Each call of the function is a section."""
+        _refuse_generator("poisonous", function)
         key_of = self._key if callable(self._key) else _from_template(self._key, function)
 
         def section(args: Any, kwargs: Any) -> poisonous:

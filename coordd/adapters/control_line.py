@@ -23,6 +23,10 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 # A daemon whose queue of clients is full is asked again after this time (seconds).
 CONNECT_AGAIN_S = 0.02
 
+# Methods that take long (seconds), for every client: a doctor reads a whole ledger file, a check may look for 300 s,
+# and all cluster managers together have 120 s.
+SLOW_S = {"doctor": 70.0, "reload": 60.0, "check.run": 310.0, "orphans": 140.0}
+
 # The caller's own mistakes: not a request, no such method, invalid parameters.
 USAGE_CODES = (-32600, -32601, -32602)
 

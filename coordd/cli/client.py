@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Self
 
-from coordd.adapters.control_line import ANSWER_BYTES_MAX, connect, result_of
+from coordd.adapters.control_line import ANSWER_BYTES_MAX, SLOW_S, connect, result_of
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 
 # A daemon accepts within milliseconds; if it takes longer, its queue of clients is full.
@@ -19,11 +19,10 @@ CONNECT_S = 5.0
 # Timeout for a read: a few times the slowest answer of the ledger (ledger_timeout is 2 s).
 ANSWER_S = 10.0
 
-# Timeout for a change: longer, because after a timeout nobody knows whether the change took place. A doctor reads a
-# whole ledger file, a check may look for 300 s, and a log may come from another node. Before the longest waits the
-# client pings, to see whether a daemon is there.
+# Timeout for a change: longer, because after a timeout nobody knows whether the change took place. A log may come from
+# another node. Before the longest waits the client pings, to see whether a daemon is there.
 CHANGE_S = 30.0
-PATIENCE_S = {"doctor": 70.0, "reload": 60.0, "run.logs": 30.0, "check.run": 310.0} | dict.fromkeys(
+PATIENCE_S = SLOW_S | {"run.logs": 30.0} | dict.fromkeys(
     (
         "alarm.clear", "breaker.isolate", "breaker.reset", "check.report", "config.publish", "config.rollback",
         "deadletter.discard", "deadletter.replay", "election.open", "job.activate", "job.backfill", "job.resume",

@@ -7,28 +7,37 @@ import inspect
 import json
 import re
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import anyio
 import pytest
 from support.fake_daemon import RUN, STATUS, FakeDaemon, Stream, open_directory, refusal
 
 from coordd import client
+from coordd.core.ledger.rows import RUN_COLUMNS, Row
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 from coordd.services.control.methods import Methods
+from coordd.services.views.objects import run_view
 
 BACKENDS = ("asyncio", "trio")
 DEADLINE_S = 30.0
 
-# Methods that this client leaves to ``call`` and ``stream``.
+# Methods that are streams, that runners call, or that want their rows in pieces: for ``call`` and ``stream``.
 BY_NAME = {
-    "election.open", "events.subscribe", "run.logs", "ledger.export", "ledger.import",
-    "ledger.accept_epoch", "ledger.accept-epoch", "ledger.accept_identity", "ledger.accept-identity",
+    "events.subscribe", "ledger.export", "ledger.import", "ledger.accept_epoch", "ledger.accept_identity",
     "exec", "exec.commit", "exec.gate", "exec.input", "exec.renew", "exec.report", "exec.restore", "exec.standing",
-    "orphans", "config.publish", "config.list", "config.show", "config.rollback",
-    "job.fires", "job.backfill", "job.backfills",  # a parameter of the first two is a word of Python's own
 }  # fmt: skip
+
+# The fields of each answer on which programs may rely (docs/protocol.md, section 10).
+FIELDS = {
+    client.Status: "node cluster state version pid incarnation clock bus ledger members runs breakers_open uptime_s",
+    client.NodeView: "hostname pid incarnation state clock last_seen_s active freq jobs_digest self",
+    client.Triggered: "id durable state",
+    client.RunShown: "attempts timeline progress",
+    client.Why: "id sentence found timeline what_if",
+}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -146,12 +155,12 @@ def test_a_call_that_is_given_up_does_not_disturb_the_next(daemon: FakeDaemon, r
     """Its answer comes late, and is for nobody."""
     late = json.dumps({"id": 1, "result": "late"}).encode() + b"\n"
     daemon.answers["why"] = lambda _params: b""
-    daemon.answers["doctor"] = lambda _params: late + json.dumps({"id": 2, "result": []}).encode() + b"\n"
+    daemon.answers["election.list"] = lambda _params: late + json.dumps({"id": 2, "result": []}).encode() + b"\n"
 
     async def body(coordd: client.Connection) -> None:
         with anyio.move_on_after(0.05):
             await coordd.why("x")
-        assert await coordd.doctor() == []
+        assert await coordd.election_list() == []
 
     run(body)
 
@@ -327,3 +336,59 @@ def test_every_method_of_the_socket_has_one() -> None:
 
     assert typed <= known
     assert known - typed == BY_NAME
+
+
+@pytest.mark.parametrize("answer", FIELDS)
+def test_the_types_have_the_fields_that_the_socket_promises(answer: type) -> None:
+    assert set(FIELDS[answer].split()) <= set(get_type_hints(answer))
+
+
+def test_the_type_of_a_run_has_every_field_of_one() -> None:
+    assert set(get_type_hints(client.Run)) == {*run_view(Row([0] * len(RUN_COLUMNS)), redacted=False), "progress"}
+
+
+def test_a_parameter_that_is_a_word_of_python(daemon: FakeDaemon) -> None:
+    daemon.answers |= {"job.backfill": {}, "job.fires": []}
+    with client.blocking(daemon.path) as coordd:
+        coordd.job_backfill("j", from_="2026-03-01", to="2026-04-01", dry_run=True)
+        coordd.job_fires("j", from_=0.0)
+    assert daemon.asked == [
+        ("job.backfill", {"job": "j", "from": "2026-03-01", "to": "2026-04-01", "dry_run": True}),
+        ("job.fires", {"job": "j", "from": 0.0}),
+    ]
+
+
+def test_a_slow_method_has_its_time(daemon: FakeDaemon, run: Callable[..., Any], monkeypatch: Any) -> None:
+    """A check may look for 300 s. A daemon that hangs is found by a ping, and does not cost that time."""
+
+    def slow(_params: Any) -> dict[str, Any]:
+        time.sleep(1.0)
+        return {"seen": "healthy"}
+
+    daemon.answers["check.run"] = daemon.answers["status"] = slow
+    monkeypatch.setattr(client, "ANSWER_S", 0.5)
+
+    async def body(coordd: client.Connection) -> None:
+        assert (await coordd.check_run("c"))["seen"] == "healthy"
+        with pytest.raises(UnavailableError, match="in time"):
+            await coordd.status()
+
+    run(body)
+    with client.blocking(daemon.path) as coordd:
+        assert coordd.check_run("c")["seen"] == "healthy"
+        with pytest.raises(UnavailableError, match="in time"):
+            coordd.status()
+    assert [method for method, _ in daemon.asked] == ["ping", "check.run", "status"] * 2
+
+
+def test_one_timeout_for_all_is_one_for_all(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
+    daemon.answers["check.run"] = lambda _params: b""
+
+    async def body(coordd: client.Connection) -> None:
+        with pytest.raises(UnavailableError, match="in time"):
+            await coordd.check_run("c")
+
+    run(body, timeout_s=0.1)
+    with client.blocking(daemon.path, timeout_s=0.1) as coordd, pytest.raises(UnavailableError, match="in time"):
+        coordd.check_run("c")
+    assert [method for method, _ in daemon.asked] == ["check.run"] * 2

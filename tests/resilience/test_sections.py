@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
 import pytest
 
 from coordd.guard import LeaseLostError
-from coordd.resilience import PoisonousError, optional, retry, retrying
+from coordd.resilience import PoisonousError, optional, poisonous, retry, retrying
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
@@ -162,3 +162,42 @@ def test_the_warning_goes_to_the_given_log(caplog: pytest.LogCaptureFixture) -> 
     with optional(log=logging.getLogger("mine")):
         raise OSError
     assert [record.name for record in caplog.records] == ["mine"]
+
+
+@BACKENDS
+def test_no_attempt_begins_after_the_timeout(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause before it counts."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("time.sleep", slept.append)
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    policy = retry(on=OSError, attempts=5, backoff="fixed", delay=60.0, timeout=50.0)
+    failing = Failing(OSError("the first"), OSError("the second"))
+    with pytest.raises(OSError, match="the first"):
+        policy(failing)()
+
+    @policy
+    async def call() -> str:
+        return failing()
+
+    with pytest.raises(OSError, match="the second"):
+        anyio.run(call, backend=backend)
+    assert (slept, failing.calls) == ([], 2)
+
+
+@pytest.mark.parametrize("section", [retry(), optional(), poisonous("x")])
+def test_a_generator_function_is_no_section(section: Callable[[Any], Any]) -> None:
+    """Its body begins after the call has returned: nothing would be tried again, or caught."""
+
+    def lines() -> Iterator[str]:
+        yield "a"
+
+    async def messages() -> AsyncIterator[str]:
+        yield "a"
+
+    for function in (lines, messages):
+        with pytest.raises(TypeError, match=f"{function.__name__}: expected a function or a coroutine function, found"):
+            section(function)

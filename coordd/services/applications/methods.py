@@ -15,6 +15,7 @@ from coordd.services.applications.reconciling import LOOKUP_S, Reconciling
 from coordd.services.control.callers import VIEWER, Caller, Method
 from coordd.services.control.lookups import Work
 from coordd.services.guarding.inputs import InputMethods
+from coordd.services.ledger import boottime
 
 # The states in which a run may have an application.
 LIVE = (STARTED, UNKNOWN, RECEIVED, RETRY, PENDING)
@@ -61,11 +62,20 @@ class OrphanMethods(InputMethods):
                 if str(exc) not in problems:
                     problems.append(str(exc))
 
+        over_at, unasked = boottime() + LOOKUP_S, []
         for name in sorted(jobs):
+            left_s = over_at - boottime()
+            if left_s <= 0.0:
+                unasked.append(name)
+                continue
             try:
-                await self._lookups.do(partial(look, name), looks=looks, limit_s=LOOKUP_S)
+                await self._lookups.do(partial(look, name), looks=looks, limit_s=left_s)
             except RefusedError:
-                problems.append(f"the cluster manager of {name} did not answer within {LOOKUP_S:g} s")
+                problems.append(f"the cluster manager of {name} did not answer within {left_s:.3g} s")
+        if unasked:
+            time = f"the {LOOKUP_S:g} s for all of them were over"
+            named = ", ".join(unasked[:5]) + (", …" if len(unasked) > 5 else "")
+            problems.append(f"the cluster managers of {named} were not asked: {time}; ask again")
         marks = {run_mark(reconciling.cluster, row.run): row for row in (*ended, *live)}
         lost = [view for place in sorted(found) for view in strays(place, found[place], marks)]
         everything = {one.id: one for place in found.values() for one in place}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordd.core.checks.check import REPORT, Check
+from coordd.core.checks.check import REPORT, TAG, Check
 from coordd.core.checks.state import HEALTHY, STATES, UNKNOWN
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import Job
@@ -77,6 +77,14 @@ class CheckMethods(MessageMethods):
                 f"{check.key} looks at nothing: its state is reported",
                 kind="bad_argument",
                 hint=f"coordctl check report {check.key} STATE",
+            )
+        node = self._driver.node
+        if not check.is_for(node.settings.tags):  # what it sees would count for those that have the tag
+            raise RefusedError(
+                f"{check.key} is for nodes with the tag {check.scope.removeprefix(TAG)}, which {node.hostname} does not"
+                " have",
+                kind="other_node",
+                hint="run it on one of them: coordctl node list shows the tags",
             )
         result = await self._all().look_now(check)
         self._audit(caller, "check.run", check.key)

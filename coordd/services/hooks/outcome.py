@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from coordd.core.jobs.arguments import VALUE_BYTES_MAX
 from coordd.core.ledger.rows import Row
 from coordd.core.names import host_of
 from coordd.services.following import lineal
@@ -37,4 +38,6 @@ def document(row: Row, *, cluster: str, args: bool) -> str:
     }
     if args:
         told["args"] = json.loads(row.args or "{}") if len(row.args) <= ARGS_BYTES_MAX else None
+        if len(json.dumps(told)) > VALUE_BYTES_MAX:  # with many parents and a long reason
+            told["args"] = None
     return json.dumps(told)

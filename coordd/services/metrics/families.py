@@ -70,6 +70,7 @@ OUTBOX = Family("coordd_outbox_messages", GAUGE, "Messages that wait for the bus
 NODE_READY = Family("coordd_node_ready", GAUGE, "1: this node takes new runs")
 CLUSTER_READY = Family("coordd_cluster_ready", GAUGE, "1: more than half of the known nodes take new runs")
 UNKNOWN_RUNS = Family("coordd_unknown_runs", GAUGE, "Runs whose end is not known: a person decides")
+ALARMS = Family("coordd_alarms", GAUGE, "Double launches that this node knows of, until a person clears them")
 DEAD_LETTERS = Family("coordd_dead_letters", GAUGE, "Runs that were given up: a person replays or discards each")
 SINK_COPIED = Family("coordd_sink_copied", COUNTER, "Files that were copied to a sink", ("sink",))
 SINK_FAILED = Family("coordd_sink_failed", COUNTER, "Tries to copy a file that failed", ("sink",))
@@ -94,7 +95,7 @@ TRACE_WAITING = Family("coordd_trace_spans_waiting", GAUGE, "Spans that wait for
 BUILD = Family("coordd_build", INFO, "The version of this daemon", ("version",))
 OF_NODE = (
     ELECTIONS, ELECTION_DURATION, LEDGER_OP, MEMBERS, BUS_UP, LEDGER_UP, BREAKER_OPEN, CHECK_STATE, OUTBOX, NODE_READY,
-    CLUSTER_READY, UNKNOWN_RUNS, DEAD_LETTERS, SINK_COPIED, SINK_FAILED, SINK_WAITING,
+    CLUSTER_READY, ALARMS, UNKNOWN_RUNS, DEAD_LETTERS, SINK_COPIED, SINK_FAILED, SINK_WAITING,
     SINK_DEAD, TRIGGER_TAKEN, TRIGGER_WAITING, TRIGGER_UP, TRIGGER_DEAD, *PUBLISHED, TRACE_SPANS, TRACE_WAITING, BUILD,
 )  # fmt: skip
 

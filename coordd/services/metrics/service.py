@@ -212,6 +212,7 @@ class Metrics:
             families.OUTBOX: driver.outbox.waiting if driver.outbox is not None else 0,
             families.NODE_READY: not node_problem(driver, ledger),
             families.CLUSTER_READY: not self._readiness.problem,
+            families.ALARMS: len(driver.node.alarms.standing),
             families.UNKNOWN_RUNS: len(self._troubles.found.unknown),
             families.DEAD_LETTERS: len(self._troubles.found.dead),
         }

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import trio
 
 from coordd.core.jobs.applications import ALIVE, FAILED, Application, run_mark
 from coordd.core.ledger.rows import RUN_COLUMNS, Row
-from coordd.services.applications.methods import strays, what_is_wrong
+from coordd.services.applications import methods
+from coordd.services.applications.methods import OrphanMethods, strays, what_is_wrong
+from coordd.services.control.callers import ADMIN
+from coordd.services.control.lookups import Lookups
 
 RUN = "nightly#1"
 MARK = run_mark("prod", RUN)
@@ -58,3 +66,32 @@ def test_a_run_that_has_started_needs_its_application(state: str, follows: str, 
     assert what_is_wrong(row(state, follows), found, "") == problem
     if state == "unknown":
         assert what_is_wrong(row(state, follows), found, "looked up") == "looked up"
+
+
+def test_all_cluster_managers_together_have_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients wait for that long: with a time for each job, `coordctl orphans` gave up before the answer came."""
+    over = threading.Event()
+
+    class Ledger:
+        async def query(self, _read: object) -> tuple[list[Row], list[Row]]:
+            return [], []
+
+    monkeypatch.setattr(methods, "LOOKUP_S", 0.3)
+    made: Any = OrphanMethods.__new__(OrphanMethods)
+    made.reconciling = SimpleNamespace(manager=lambda *_: over.wait(60.0) and None, cluster="prod")
+    made._driver = SimpleNamespace(
+        node=SimpleNamespace(jobs={name: SimpleNamespace(drives_elsewhere=True) for name in "abc"})
+    )
+    made._ledger, made._lookups = Ledger(), Lookups()
+
+    async def main() -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = await made.orphans({}, SimpleNamespace(role=ADMIN))
+            return found
+        finally:
+            over.set()
+
+    assert trio.run(main)["problems"] == [
+        "the cluster manager of a did not answer within 0.3 s",
+        "the cluster managers of b, c were not asked: the 0.3 s for all of them were over; ask again",
+    ]

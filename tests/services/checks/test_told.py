@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import trio
 from structlog.testing import capture_logs
@@ -11,8 +14,11 @@ from coordd.core.checks.check import Check, Use
 from coordd.core.checks.state import Result, Standing
 from coordd.core.ledger.rows import OF_CHECK, OF_REPORTED, Hold
 from coordd.core.ready import Now
+from coordd.errors import RefusedError
+from coordd.services.checks.methods import CheckMethods
 from coordd.services.checks.service import Row
 from coordd.services.checks.view import lines, row_view
+from coordd.services.control.callers import ADMIN
 from coordd.services.control.disclosure import shown
 from coordd.services.views.objects import instant
 from services.checks.test_service import SHARED, Machine, Place
@@ -176,3 +182,22 @@ def test_a_report_is_told_by_one_checker_also_if_it_came_while_there_was_none(
     told = [("healthy", "insecure")]
     assert changes(a)[1:] == (told if told_by_the_dead_one else [])
     assert changes(b) == [*([] if told_by_the_dead_one else told), ("insecure", "healthy")]
+
+
+def test_a_node_without_the_tag_does_not_look_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check run` counts as any other look: what that node cannot see would be bad for all, and suspend jobs."""
+    place = Place(monkeypatch)
+    check = Check(name="api", kind="http", url="http://h/", scope="tag:gpu", fail_after=1, then="suspend")
+    machine = Machine(place, "a", check, sales=job())
+    machine.sees = "unhealthy"
+    made: Any = CheckMethods.__new__(CheckMethods)
+    made.checks, made._driver = machine.checks, machine
+    made._audit = lambda *_: None
+    caller: Any = SimpleNamespace(role=ADMIN, name="root")
+    with pytest.raises(RefusedError, match="api is for nodes with the tag gpu, which a does not have") as caught:
+        trio.run(made.check_run, {"name": "api"}, caller)
+    assert (caught.value.kind, place.holds, place.suspensions) == ("other_node", {}, [])
+
+    machine.node.settings = SimpleNamespace(tags=("gpu",))
+    assert trio.run(made.check_run, {"name": "api"}, caller)["seen"] == "unhealthy"
+    assert OF_CHECK + "api" in place.holds

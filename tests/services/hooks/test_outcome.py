@@ -10,6 +10,8 @@ import pytest
 from support.small_cluster import EPOCH
 
 from coordd.config.hooks.sink import SinkHook
+from coordd.core.jobs.after import TOLD_MAX
+from coordd.core.jobs.arguments import packed, unpacked
 from coordd.core.wire import events
 from coordd.services.hooks import outcome, service as module
 from services.hooks.test_service import Machine, failed, row
@@ -80,3 +82,15 @@ def test_arguments_are_bounded(args: str, said: Any) -> None:
 
     assert found["args"] == said
     assert len(json.dumps(found)) < 4096
+
+
+def test_the_largest_document_is_still_an_argument_of_the_calls_run() -> None:
+    """Of a run with many parents, and a reason that is not ASCII; otherwise its end never reaches the sink."""
+    parents = ", ".join([f"extract-{number:03}@2026-11-28T02:00:00Z" for number in range(28)])
+    assert len(parents) <= TOLD_MAX
+    row = ended("join@2026-11-28T02:00:00Z", by=f"after {parents}", args=json.dumps({"a": "x" * 2000}))
+    row.reason = "\N{CYRILLIC SMALL LETTER EN}" * 400
+    told = outcome.document(row, cluster="prod", args=True)
+    assert json.loads(unpacked(packed({"event": told}))["event"])["args"] is None
+    row.reason = "exit code 3"
+    assert json.loads(outcome.document(row, cluster="prod", args=True))["args"] == {"a": "x" * 2000}

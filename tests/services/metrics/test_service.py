@@ -29,6 +29,7 @@ def metrics(found: Found, monkeypatch: pytest.MonkeyPatch) -> Metrics:
     node = SimpleNamespace(
         settings=SimpleNamespace(cluster="c"), full_hostname="a.1", jobs={}, elections=SimpleNamespace(),
         planner=SimpleNamespace(next_at={}), member_counts=dict, drains=SimpleNamespace(holds={}),
+        alarms=SimpleNamespace(standing={}),
     )  # fmt: skip
     driver = SimpleNamespace(node=node, listeners=[], bus=SimpleNamespace(state="off"), outbox=None, breakers=())
     driver.now = lambda: Now(0.0, WALL)
@@ -62,6 +63,15 @@ def test_no_success_is_expected_of_a_job_that_is_held_or_begins_later(monkeypatc
     node.jobs = {one.name: one for one in jobs}
     told = {key[1] for key in values(of) if key[0] == "coordd_expect_within_seconds"}
     assert told == {"began"}
+
+
+def test_a_double_launch_is_counted_until_a_person_has_cleared_its_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What must never happen was in `status` alone: no metric and no alert told of it."""
+    of = metrics(Found(), monkeypatch)
+    assert values(of)["coordd_alarms",] == 0
+    of = metrics(Found(), monkeypatch)
+    of._driver.node.alarms.standing["started-twice etl#1/0"] = {}
+    assert values(of)["coordd_alarms",] == 1
 
 
 def test_without_gossip_there_is_no_bus_and_all_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
