@@ -95,6 +95,8 @@ def parsed_toml(data: bytes, path: str, kind: Literal["config", "job"]) -> tuple
         content = data.decode()
     except UnicodeDecodeError as exc:
         return problem(f"expected UTF-8, found the byte {data[exc.start]:#04x}", data.count(b"\n", 0, exc.start) + 1)
+    if content.startswith("\ufeff"):  # some editors of Windows write one; nobody sees it
+        return problem("expected UTF-8 without a byte order mark, found one (EF BB BF): save it without", 1)
     if _DEEP_KEY.search(content):
         return problem("its keys have too many parts: expected fewer than 64 with dots between")
     try:

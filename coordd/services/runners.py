@@ -16,8 +16,9 @@ import structlog
 import trio
 
 from coordd.core.ledger.words import AttemptNumber, Token
+from coordd.core.names import host_of
 from coordd.core.ready import Launch
-from coordd.core.wire.events import Task, TaskFailed, TaskRetried, TaskRevoked, TaskSucceeded
+from coordd.core.wire.events import Task, TaskFailed, TaskRetried, TaskRevoked, TaskStarted, TaskSucceeded
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Launcher
 from coordd.services.driver import Driver
@@ -111,6 +112,8 @@ class Runners:
         self.driver: Driver  # set by the composition root: the two need each other
         self.runners: dict[str, RunnerHandle] = {}
         self._ends: dict[tuple[str, int, str], Task] = {}  # from the journal, until ``adopt``
+        # Starts that this node told under an earlier name: under the present one they would look like a second launch.
+        self._told_before: set[tuple[str, int, str]] = set()
         self._records: set[str] = set()  # names of records that the ledger is told of
 
     # ---- for the driver
@@ -179,6 +182,8 @@ class Runners:
 
     def saw(self, event: Task) -> None:
         """An event of this node's journal, before ``adopt``: the end of an attempt whose files are gone counts."""
+        if isinstance(event, TaskStarted) and event.node and host_of(event.node) != self.driver.node.hostname:
+            self._told_before.add((event.run, event.token, event.nonce))
         if isinstance(event, ENDS):
             self._ends[event.run, event.token, event.nonce] = event
 
@@ -309,7 +314,8 @@ class Runners:
                 return  # it came with a poke before, and was written later
             runner.started_at = float(fact.get("at", 0.0))
             runner.program = int(fact.get("program", 0))
-            driver.feed(driver.node.runner_started, launch)
+            if (launch.run, launch.token, launch.nonce) not in self._told_before:
+                driver.feed(driver.node.runner_started, launch)
         elif what == "application":
             runner.application_id = str(fact.get("application_id", ""))
         elif what in ("ended", "refused") and not runner.ended:

@@ -16,6 +16,7 @@ from coordd.config.sections import SparkConfig
 from coordd.core.jobs.job import Command
 from coordd.core.ledger.words import AttemptNumber, Token
 from coordd.core.ready import Launch
+from coordd.core.wire.events import TaskStarted
 from coordd.errors import RefusedError, UnavailableError
 from coordd.launching import LaunchBuilder
 from coordd.services.runners import RunnerHandle, Runners
@@ -177,3 +178,16 @@ def test_a_runner_that_does_not_end_is_waited_for_a_limited_time() -> None:
 
 def test_without_a_runner_nobody_waits() -> None:
     assert Shutdown().stop() == 0.0
+
+
+@pytest.mark.parametrize(("name", "times"), [("edge-1", 1), ("edge-old", 0)])
+def test_a_start_that_this_node_told_under_an_earlier_name_is_not_told_under_the_new_one(name: str, times: int) -> None:
+    fed: list[Any] = []
+    runners = Runners(SimpleNamespace(), lambda _: {}, "")
+    node = SimpleNamespace(hostname="edge-1", runner_started="started")
+    runners.driver = SimpleNamespace(node=node, feed=lambda *said: fed.append(said))  # type: ignore[assignment]  # the same
+    runners.saw(TaskStarted(uuid="u", run="sales#1", token=7, nonce="nonce", node=f"{name}.5"))
+    adopted = RunnerHandle("run", LAUNCH, waits=False)
+    runners._fact(adopted, {"fact": "started", "at": 5.0, "program": 77})
+    assert fed == [("started", LAUNCH)] * times
+    assert (adopted.started_at, adopted.program) == (5.0, 77)

@@ -17,6 +17,9 @@ from coordd.cli.show.tables import console
 if TYPE_CHECKING:
     from coordd.history.replay.replay import Replayed
 
+# States of a run, as journals have them, that are no end.
+OPEN = ("pending", "received", "started", "retry")
+
 VERBS = {"heard": "blue", "decided": "cyan", "did": "", "asked": "magenta"}
 
 
@@ -57,6 +60,10 @@ def _sentences(replayed: Replayed) -> Iterator[tuple[str, str]]:
             yield f"notice {finding.kind}: {safe(finding.detail)}", "yellow"
     if replayed.damaged:
         yield f"notice damaged: {some(replayed.damaged, 'line')} of this run cannot be read", "yellow"
+    if replayed.recorded in OPEN:
+        why = "it may run still, its end may be in another node's journal, or a full disk has refused it"
+        told = f"no journal here tells how {safe(replayed.run)} ended; `coordctl why` asks the ledger"
+        yield f"notice no end: {told} ({why})", "yellow"
     yield f"not in any journal: {'; '.join(replayed.not_recorded)}", "dim"
     agreed = "the record is what the rules decide" if not differences else some(len(differences), "difference")
     yield f"{safe(replayed.run)} is {replayed.recorded}: {some(len(replayed.steps), 'step')}, {agreed}", ""

@@ -185,7 +185,9 @@ class Explanations(Absences):
             if known is not None:
                 why_so = known.outcome.reason
                 heard = why.as_heard(known, disclosure.reason(why_so) if caller.role <= VIEWER else why_so)
-            unknown = Absent(False, heard=heard, accepted=run in node.triggers.requests)
+            here = node.pursuits.running.get(run)
+            held = why.as_held(here[0] if here is not None else None, pursuit)
+            unknown = Absent(False, heard=heard, holder=held, accepted=run in node.triggers.requests)
             return why.why_run(run, None, [], pursuit, election, around, absent=unknown), []
         if caller.role <= VIEWER:  # here, where a reason is still separate
             for told in (row, *attempts):

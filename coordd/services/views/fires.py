@@ -43,7 +43,7 @@ _STRETCHES = {
     SKIPPED: (SKIPPED, "misfire = skip: no node launched it at its time"),
     GIVEN_UP: (GIVEN_UP, "no node launched it within start_within of its time"),
     SUSPENDED: (SUSPENDED, "the job was suspended until its start_within had passed"),
-    REDEFINED: (SKIPPED, "another definition of the job was activated before a node launched it"),
+    REDEFINED: (SKIPPED, "the job was edited, held or removed before a node launched it"),
 }
 IS_HELD = "the job is held (enabled = false); nothing launches it"
 NOT_YET = "not decided yet: "

@@ -15,7 +15,7 @@ from coordd.core.ledger.words import Policy
 from coordd.core.members.outcomes import Known
 from coordd.core.names import host_of
 from coordd.core.node.node import Node
-from coordd.core.runs.pursued import Pursuit
+from coordd.core.runs.pursued import HELD_BY_OTHER, Pursuit
 from coordd.core.visible import visible
 from coordd.services.following import lineal
 from coordd.services.views.letters import is_letter
@@ -168,6 +168,8 @@ def _without_row(
         return f"{run} was triggered here, and the ledger does not have it yet. {kept}{troubles}"
     if around.ledger_error and absent.heard:
         return f"{run} {absent.heard}.{troubles}"
+    if around.ledger_error and absent.holder:
+        return f"{run} {absent.holder}.{troubles}"
     if around.ledger_error:
         return f"Nobody can launch {run} now.{troubles}"
     if around.recovering_s:
@@ -197,6 +199,18 @@ def as_heard(known: Known, reason: str) -> str:
     by = f"{host_of(known.told_by)} told this node" if known.told_by else "this node has heard"
     why = f": {reason}" if reason else ""
     return visible(f"{said} at {when(outcome.at)}{why}; {by}, and the ledger knows more")
+
+
+def as_held(attempt: int | None, pursuit: Pursuit | None) -> str:
+    """Who has a run, without a word of the ledger. ``attempt``: the one whose runner lives on this node; None: none."""
+    if attempt is not None:
+        return (
+            f"has a runner that lives on this node (attempt {attempt}). While the ledger does not answer, it goes on "
+            'if its job says on_lost = "hold"; else it is ended before its lease ends, and tried again later'
+        )
+    if pursuit is not None and pursuit.phase == HELD_BY_OTHER and pursuit.owner:
+        return f"was held by {pursuit.owner} (attempt {pursuit.attempt}) when this node last heard of it"
+    return ""
 
 
 def _held_back(job: str, by: Obstacles) -> str:

@@ -33,6 +33,7 @@ class Absent(NamedTuple):
     group: str = ""  # of a group: how its members are, as a sentence
     group_ended: bool = False
     heard: str = ""  # how it ended, as nodes have said: while the ledger does not answer
+    holder: str = ""  # who has it, as this node knows: likewise
     given_up: str = ""  # until when it may be launched, as a sentence: it is due
     accepted: bool = False  # triggered here, and kept on this node's disk until the ledger has it
 

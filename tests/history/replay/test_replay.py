@@ -406,6 +406,17 @@ def test_the_command_shows_a_table_and_what_no_journal_has(tmp_path: Path) -> No
     assert {"at", "clock", "node", "verb", "said", "rules", "difference", "file", "line"} <= steps[0].keys()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_run_whose_end_is_in_no_journal_is_not_said_to_be_alive(tmp_path: Path, ended: bool) -> None:
+    """The disk of its node was full when it ended, or that node's journal is not among these."""
+    tale = Tale().attempt(1, "a")
+    if ended:
+        tale.add("task-succeeded", 3, "a", 0, 1, exit_code=0, result="success")
+    tale.play(tmp_path)
+    said = run(RUN, "--journals", str(tmp_path)).output
+    assert ("notice no end: no journal here tells how job#1 ended; `coordctl why`" in said) is not ended
+
+
 def test_directories_are_named_as_for_verify_or_by_the_option(tmp_path: Path) -> None:
     Tale().attempt(1, "a").add("task-succeeded", 3, "a", 0, 1, exit_code=0, result="success").play(tmp_path)
     here = str(tmp_path)

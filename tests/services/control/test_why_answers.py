@@ -147,7 +147,7 @@ def test_it_was_passed_over(word: str, misfire: str) -> None:
     [
         ("coalesced", "misfire = once: sales@2027-01-15T11:00:00Z stands for it", "sales@2027-01-15T11:00:00Z"),
         ("skipped", "misfire = skip: no node launched it at its time", ""),
-        ("skipped", "another definition of the job was activated before a node launched it", ""),
+        ("skipped", "the job was edited, held or removed before a node launched it", ""),
         ("missed", "no node launched it within start_within of its time", ""),
         ("suspended", "the job was suspended until its start_within had passed", ""),
     ],

@@ -122,7 +122,7 @@ def test_a_child_with_a_schedule_of_its_own_is_judged_by_that_first() -> None:
 
 
 def test_what_is_decided_comes_before_the_parents() -> None:
-    fire = Fire(EPOCH, EPOCH, SKIPPED, "another definition of the job was activated before a node launched it")
+    fire = Fire(EPOCH, EPOCH, SKIPPED, "the job was edited, held or removed before a node launched it")
     about = Absent(True, EPOCH, True, now=EPOCH + 1.0, fire=fire, awaits="x waits for y.", waits=True, child=True)
     assert told_of(about).startswith("it was a fire time of the job, due 2025-01-29T08:00:00Z, and was skipped: ")
     assert told_of(about._replace(fire=None)) == "x waits for y."

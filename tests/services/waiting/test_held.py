@@ -66,6 +66,18 @@ def test_times_since_the_hold_are_said_to_be_held() -> None:
     assert (counts["held"], counts["undecided"]) == (2, 0)
 
 
+def test_times_of_a_hold_that_is_over_are_said_to_be_of_a_job_that_was_held() -> None:
+    """They were said to be of "another definition", which nobody had written."""
+    cluster = held_after_an_hour()
+    cluster["a"].set_jobs({"sales": sales(enabled=True, digest="d3")}, cluster.time())
+    for _ in range(9):
+        cluster.wait(HOUR_S / 6)
+    fires = {fire["fire_time"][:13]: fire for fire in People(cluster).ask("job_fires", job="sales")}
+    of_the_hold = [fires[f"2025-01-29T{hour}"] for hour in ("09", "10")]
+    assert [fire["decision"] for fire in of_the_hold] == ["skipped", "skipped"]
+    assert {fire["reason"] for fire in of_the_hold} == {"the job was edited, held or removed before a node launched it"}
+
+
 def test_why_says_that_its_job_is_held() -> None:
     """It said that the time was never due."""
     people = People(held_after_an_hour())

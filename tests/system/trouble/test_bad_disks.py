@@ -188,6 +188,10 @@ def test_the_ledger_is_lost_in_mid_run_and_comes_back(harm: str) -> None:
         for node in cluster.nodes:
             said = node.ledger_is("unavailable")["error"]
             assert "the file is gone" in said if harm == "deleted" else "damaged" in said
+        at = next(node for node in cluster.nodes if node.name == held.node)
+        assert at.why("held#1").startswith("held#1 has a runner that lives on this node (attempt 0).")
+        for node in set(cluster.nodes) - {at}:
+            assert node.why("held#1").startswith(f"held#1 was held by {at.name} (attempt 0) when this node last heard")
         for number, node in enumerate(cluster.nodes):
             assert node.call("run.trigger", job="hello", id=str(number))["durable"] == "node"
             assert "the ledger does not answer" in node.why(f"hello#{number}")
