@@ -204,7 +204,7 @@ def too_long_a_step(schedule: Schedule | None) -> str:
             if step.isdecimal() and int(step) > most:
                 instead = f'; "every {int(step)}{unit}" goes on counting' if unit else ""
                 return (
-                    f'"{part}" is longer than the {most} {what} of {whole}: it counts anew in each one, and fires only'
+                    f'"{part}" is longer than the {most} {what} of {whole}: it begins again in each one, and fires only'
                     f" in the first of its {what}{instead}"
                 )
     return ""

@@ -134,7 +134,7 @@ def test_missed_fire_times_that_replace_each_other_are_told(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("schedule", "said"),
     [
-        ("*/90 * * * *", '"*/90" is longer than the 60 minutes of an hour: it counts anew in each one'),
+        ("*/90 * * * *", '"*/90" is longer than the 60 minutes of an hour: it begins again in each one'),
         ("5-55/61 * * * *", '"5-55/61" is longer than'),
         ("0 1,*/48 * * *", '"*/48" is longer than the 24 hours of a day'),
         ("0 0 */45 * *", '"*/45" is longer than the 31 days of a month'),
