@@ -516,29 +516,13 @@ def test_after_a_loss_what_waits_is_sent_when_the_others_are_back_too(
             assert bus.sent == [b"before", b"0"]
             await trio.sleep(1.2)
             assert bus.sent == [b"before", *numbered(0, 4)]
-            nursery.cancel_scope.cancel()
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-def test_what_comes_while_the_others_return_waits_for_them_too(bus: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nothing waited before."""
-    monkeypatch.setattr(module, "OTHERS_RETURN_S", 5.0)
-
-    async def main() -> None:
-        box = Outbox(bus.publish, None, connected=True)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(box.run)
             box.changed(False)
             box.changed(True)
-            await trio.sleep(1)
-            box.put(b"0", 60.0)
-            await trio.sleep(3.9)
-            assert bus.sent == []
+            box.put(b"4", 60.0)  # also where nothing waits yet
+            await trio.sleep(4.9)
+            assert bus.sent == [b"before", *numbered(0, 4)]
             await trio.sleep(1.2)
-            assert bus.sent == [b"0"]
-            box.put(b"1", 60.0)
-            assert bus.sent == [b"0", b"1"]
+            assert bus.sent == [b"before", *numbered(0, 5)]
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -235,7 +235,7 @@ def test_the_watchdog_is_told_while_old_files_are_removed_and_a_stop_does_not_wa
 
 
 def test_a_machine_without_a_free_thread_is_asked_again(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reload comes by here too, and must not end the daemon. What was known before holds on."""
+    """A reload looks too, and must not end the daemon: what was known before holds on."""
     startable, jobs = started(disks, "local-1", "local-2")
     disks.bad = {"local-1"}
     startable.take(jobs, LONG_S)
