@@ -66,7 +66,7 @@ def test_no_success_is_expected_of_a_job_that_is_held_or_begins_later(monkeypatc
 
 
 def test_a_double_launch_is_counted_until_a_person_has_cleared_its_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What must never happen was in `status` alone: no metric and no alert told of it."""
+    """Only `status` told of it: no metric and no alert."""
     of = metrics(Found(), monkeypatch)
     assert values(of)["coordd_alarms",] == 0
     of = metrics(Found(), monkeypatch)
