@@ -261,7 +261,6 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     [
         (b"[spark\n", "it is not TOML"),
         (b"\xff\xfe", "expected UTF-8"),
-        (b'\xef\xbb\xbf[command]\nargv = ["/bin/true"]\n', "expected UTF-8 without a byte order mark"),
         (b"#" * (1024 * 1024 + 1), "at most 1048576 bytes"),
         (b"x = " + b"[" * 100_000, "nested too deeply"),
         (b"a." * 50_000 + b"b = 1", "too many parts"),

@@ -9,6 +9,7 @@ import pytest
 from coordd.config import tables
 from coordd.config.jobfile import JobSet, load_jobs
 from coordd.config.sections import Config
+from coordd.config.tomlfile import parsed_toml
 
 TEXT = 'schedule = "every 1h"\n[command]\nargv = ["/bin/true"]\n'
 TABLE = {"schedule": "every 1h", "command": {"argv": ["/bin/true"]}}
@@ -68,3 +69,10 @@ def test_more_errors_than_one_are_counted_and_warnings_are_none() -> None:
     assert (set(two.jobs), tables.first_error(warned), set(warned.problems)) == ({"c"}, "", {"c"})
     assert tables.spoilt(two, JobSet()) == ""
     assert "x/a.toml" in tables.spoilt(two, JobSet(jobs={"a": warned.jobs["c"]}))
+
+
+def test_a_byte_order_mark_is_named_because_nobody_sees_it() -> None:
+    data = b'\xef\xbb\xbf[command]\nargv = ["/bin/true"]\n'
+    problem = parsed_toml(data, "j.toml", "job")[2]
+    assert str(problem).startswith("j.toml:1: expected UTF-8 without a byte order mark, found one")
+    assert parsed_toml(data[3:], "j.toml", "job")[2] is None

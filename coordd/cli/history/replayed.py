@@ -17,7 +17,7 @@ from coordd.cli.show.tables import console
 if TYPE_CHECKING:
     from coordd.history.replay.replay import Replayed
 
-# States of a run, as journals have them, that are no end.
+# The states of a run in journals before it has ended.
 OPEN = ("pending", "received", "started", "retry")
 
 VERBS = {"heard": "blue", "decided": "cyan", "did": "", "asked": "magenta"}
