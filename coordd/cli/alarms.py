@@ -74,12 +74,12 @@ def orphans() -> None:
     found = asked().call("orphans")
 
     def draw(found: Any) -> None:
-        from coordd.cli.show import tables
+        from coordd.cli.show import strays, tables
 
         for problem in found["problems"]:
             say(problem)
-        tables.draw(tables.STRAYS, found["applications"], "Every living application has a live run.")
-        tables.draw(tables.LONELY, found["runs"], "Every run that has started has its application.")
+        tables.draw(strays.STRAYS, found["applications"], "Every living application has a live run.")
+        tables.draw(strays.LONELY, found["runs"], "Every run that has started has its application.")
 
     asked().show(found, draw)
     if any(found.values()):

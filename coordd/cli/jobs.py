@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_UNAVAILABLE, TABLE, Failed, Group, asked, say
+from coordd.cli.options import EXIT_FAILED, EXIT_TIMED_OUT, EXIT_UNAVAILABLE, TABLE, Asked, Failed, Group, asked, say
 
 # Timeout for shell completion (seconds): nobody waits longer at the Tab key.
 COMPLETION_S = 1.0
@@ -26,24 +26,21 @@ POLL_S = 0.5
 LOST = "coordctl run list --state started shows what runs where; what it ran is taken over once its lease is over"
 
 
-def complete_jobs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+def complete_jobs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """The jobs of this node, for the shell's Tab key; empty when no daemon answers."""
-    return [name for name in _known("job.list", "name") if name.startswith(begun)]
+    return [name for name in _known(context, "job.list", "name") if name.startswith(begun)]
 
 
-def complete_runs(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """The latest runs, for the shell's Tab key."""
-    return [run for run in _known("run.list", "id") if run.startswith(begun)]
+    return [run for run in _known(context, "run.list", "id") if run.startswith(begun)]
 
 
-def _known(method: str, key: str) -> list[str]:
-    import os
-
-    from coordd.adapters.control_line import DEFAULT_SOCKET
+def _known(context: click.Context, method: str, key: str) -> list[str]:
     from coordd.cli.client import Client
     from coordd.errors import CoorddError
 
-    with Client(os.environ.get("COORDD_SOCKET", DEFAULT_SOCKET), COMPLETION_S) as client:
+    with Client(context.ensure_object(Asked).socket, COMPLETION_S) as client:
         try:
             return [str(row[key]) for row in client.call(method) if key in row]
         except CoorddError:

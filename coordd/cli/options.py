@@ -212,7 +212,7 @@ def _shared(*, top: bool, own: Iterable[str | None] = ()) -> list[click.Option]:
             expose_value=False,
             callback=_set_output,
             is_eager=True,
-            help="How data is printed [default: table].",
+            help="How data is printed; a table lacks columns where the terminal is narrow [default: table].",
         ),
     ]
 
@@ -254,6 +254,10 @@ def main(program: click.Group, name: str) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not cause an error
+    if f"_{name}_complete".upper() in os.environ:
+        from coordd.cli.completion import bash
+
+        bash.register()
     try:
         try:
             code = program.main(prog_name=name, standalone_mode=False)

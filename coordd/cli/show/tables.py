@@ -35,6 +35,9 @@ from coordd.core.ledger.words import RESOLVED
 # A table for a program need not fit into a terminal.
 WIDTH_UNLIMITED = 4096
 
+# What the border of a panel takes of the width.
+PANEL = 4
+
 # The characters of a bar.
 BAR_WIDTH = 10
 
@@ -86,19 +89,37 @@ def stated(state: str) -> Text:
     return Text(plain(state), style=STYLES.get(state, ""))
 
 
-def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], *, now: float, title: str = "") -> Table:
-    """A table with one line per row. On a narrow terminal it lacks columns."""
+def table(
+    columns: Sequence[Column],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    now: float,
+    title: str = "",
+    width: int | None = None,
+    blocks: bool = False,
+) -> RenderableType:
+    """A table with one line per row. On a narrow terminal it lacks columns.
+
+    ``width``: of the place for it, if that is not the whole terminal. ``blocks``: where not even the needed columns
+    fit, each row is a block of its own, with a line for each cell.
+    """
+    boxed = sys.stdout.isatty()  # such a box has a space between two columns
     drawn = Table(
-        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
+        box=box.SIMPLE_HEAD if boxed else None,
         show_edge=False,
         header_style="bold",
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=(0, narrow.GAP - boxed, 0, 0),
         title=title or None,
         title_justify="left",
     )
     lines = [[column.cell(row, now) for column in columns] for row in rows]
-    kept, fits = narrow.kept(columns, [[str(cell) for cell in line] for line in lines], console().width)
+    kept, fits = narrow.kept(columns, [[str(cell) for cell in line] for line in lines], width or console().width)
+    if blocks and not fits:
+        parts: list[RenderableType] = []
+        for line in lines:
+            parts += [Text(), facts(zip([column.title for column in columns], line, strict=True))]
+        return Group(*parts[1:])
     for column in (columns[place] for place in kept):
         whole = column.whole and fits
         drawn.add_column(column.title, justify="right" if column.right else "left", no_wrap=whole, overflow="fold")
@@ -112,7 +133,7 @@ def draw(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], nothing: 
     if not rows:
         print(nothing, file=sys.stderr)
         return
-    show(table(columns, rows, now=time.time()))
+    show(table(columns, rows, now=time.time(), blocks=True))
 
 
 def show(drawn: RenderableType) -> None:
@@ -201,24 +222,24 @@ NODES = (
     Column("NODE", text("hostname"), whole=True),
     Column("STATE", state(), whole=True),
     Column("SAYS", _says),
-    Column("LAST SEEN", _last_seen, right=True),
+    Column("LAST SEEN", _last_seen, right=True, spare=1),
     Column("RUNS", text("active"), right=True),
-    Column("PID", text("pid"), right=True),
-    Column("CLOCK", text("clock"), right=True),
-    Column("TAGS", text("tags")),
-    Column("JOBS DIGEST", lambda row, _now: plain(row.get("jobs_digest"))[:8]),
-    Column("VERSION", text("version")),
+    Column("PID", text("pid"), right=True, spare=5),
+    Column("CLOCK", text("clock"), right=True, spare=6),
+    Column("TAGS", text("tags"), spare=3),
+    Column("JOBS DIGEST", lambda row, _now: plain(row.get("jobs_digest"))[:8], spare=2),
+    Column("VERSION", text("version"), spare=4),
 )
 
 JOBS = (
     Column("JOB", text("name"), whole=True),
     Column("STATE", _job_state, whole=True),
-    Column("SCHEDULE", lambda row, _now: _schedule(row)),
-    Column("ZONE", text("timezone")),
-    Column("NEXT (UTC)", when("next")),
-    Column("LAST SUCCESS", when("last_success_at")),
-    Column("ON LOST", text("on_lost")),
-    Column("STARTS", lambda row, _now: plain(row.get("starts"))),
+    Column("SCHEDULE", lambda row, _now: _schedule(row), spare=2),
+    Column("ZONE", text("timezone"), spare=4),
+    Column("NEXT (UTC)", when("next"), spare=1),
+    Column("LAST SUCCESS", when("last_success_at"), spare=3),
+    Column("ON LOST", text("on_lost"), spare=6),
+    Column("STARTS", lambda row, _now: plain(row.get("starts")), spare=5),
     Column("PROBLEMS", lambda row, _now: _problems(row)),
 )
 
@@ -240,16 +261,16 @@ def _problems(row: Mapping[str, Any]) -> str:
     return "; ".join(part for part in (told if held(stopped) else "", plain(row.get("problems"))) if part)
 
 
-def _node(row: Mapping[str, Any], _now: float) -> str:
+def node(row: Mapping[str, Any], _now: float) -> str:
     """A node's name only; its pid at the time does not help people."""
     return host(row.get("node"))
 
 
 DECISIONS = (
     Column("FIRE TIME (UTC)", lambda row, _now: plain(row["fire_time"]) + _to(row)),
-    Column("COUNT", text("count"), right=True),
+    Column("COUNT", text("count"), right=True, spare=2),
     Column("DECISION", lambda row, _now: stated(row.get("decision") or "-")),
-    Column("RUN", text("run"), whole=True),
+    Column("RUN", text("run"), whole=True, spare=1),
     Column("REASON", text("reason")),
 )
 
@@ -263,13 +284,13 @@ TIMELINE = (
 TRIGGERS = (
     Column("JOB", text("job"), whole=True),
     Column("TRIGGER", text("name"), whole=True),
-    Column("KIND", text("kind")),
+    Column("KIND", text("kind"), spare=3),
     Column("STATE", text("state")),
-    Column("NODE", text("poller")),
-    Column("TAKEN", text("taken"), right=True),
+    Column("NODE", text("poller"), spare=2),
+    Column("TAKEN", text("taken"), right=True, spare=4),
     Column("WAITING", text("waiting"), right=True),
     Column("DEAD", lambda row, _now: str(row.get("dead") or ""), right=True),
-    Column("WAITS FOR", text("about")),
+    Column("WAITS FOR", text("about"), spare=1),
     Column("PROBLEM", text("problem")),
 )
 
@@ -277,9 +298,9 @@ REVISIONS = (
     Column("REVISION", text("number"), right=True),
     Column("STATE", lambda row, _now: stated(str(row.get("state") or ""))),
     Column("PUBLISHED (UTC)", text("at"), whole=True),
-    Column("BY", text("by")),
-    Column("JOBS", text("jobs"), right=True),
-    Column("NOTE", text("note")),
+    Column("BY", text("by"), spare=2),
+    Column("JOBS", text("jobs"), right=True, spare=3),
+    Column("NOTE", text("note"), spare=1),
     Column("WAITS FOR", lambda row, _now: plain("; ".join(row.get("waits") or []))),
 )
 
@@ -314,7 +335,7 @@ RUNS = (
     Column("RUN", text("id"), whole=True),
     Column("STATE", state(), whole=True),
     Column("TRY", text("attempt"), right=True, whole=True, spare=5),
-    Column("NODE", _node, spare=1),
+    Column("NODE", node, spare=1),
     Column("STARTED (UTC)", when("started_at"), spare=3),
     Column("RUNTIME", _runtime, right=True, spare=2),
     Column("EXIT", text("exit_code"), right=True, spare=4),
@@ -338,32 +359,33 @@ ATTEMPTS = (
 
 ELECTIONS = (
     Column("ELECTION", text("id"), whole=True),
-    Column("TOPIC", text("topic")),
-    Column("OPENED BY", lambda row, _now: host(row.get("opened_by"))),
+    Column("TOPIC", text("topic"), spare=3),
+    Column("OPENED BY", lambda row, _now: host(row.get("opened_by")), spare=2),
     Column("SUCCESSION", lambda row, now: _succession(row, now) if row.get("decided") else "open"),
     Column(
         "TOOK",
         lambda row, _now: duration((row.get("duration_ms") or 0) / 1000) if row.get("decided") else "",
         right=True,
+        spare=4,
     ),
-    Column("STATEMENTS", _statements),
+    Column("STATEMENTS", _statements, spare=1),
 )
 
 CHECKED = (
     Column("CHECK", text("name"), whole=True),
     Column("NODE", text("node")),
-    Column("SCOPE", text("scope")),
+    Column("SCOPE", text("scope"), spare=2),
     Column("STATE", state(), whole=True),
-    Column("SINCE (UTC)", when("since")),
+    Column("SINCE (UTC)", when("since"), spare=1),
     Column("SAW", text("output")),
 )
 
 BREAKERS = (
     Column("BREAKER", text("name"), whole=True),
     Column("STATE", state(), whole=True),
-    Column("FAILURES", text("failures"), right=True),
-    Column("OPENED", text("opened"), right=True),
-    Column("NEXT TRY (UTC)", when("next_probe_at")),
+    Column("FAILURES", text("failures"), right=True, spare=3),
+    Column("OPENED", text("opened"), right=True, spare=2),
+    Column("NEXT TRY (UTC)", when("next_probe_at"), spare=1),
     Column("WHY", text("reason")),
 )
 
@@ -371,41 +393,24 @@ ALARMS = (Column("AT (UTC)", when("at")), Column("ID", text("id"), whole=True), 
 
 LETTERS = (
     Column("ID", text("id"), whole=True),
-    Column("KIND", text("kind")),
-    Column("ENDED (UTC)", when("at")),
+    Column("KIND", text("kind"), spare=3),
+    Column("ENDED (UTC)", when("at"), spare=1),
     Column("STATE", state(), whole=True),
-    Column("ATTEMPTS", text("attempts"), right=True),
-    Column("NODE", _node),
+    Column("ATTEMPTS", text("attempts"), right=True, spare=4),
+    Column("NODE", node, spare=2),
     Column("REASON", text("reason")),
 )
 
-STRAYS = (
-    Column("APPLICATION", text("id"), whole=True),
-    Column("RUN", text("run")),
-    Column("NAME", text("name")),
-    Column("ATTEMPT", text("attempt"), right=True),
-    Column("ON", text("place")),
-    Column("PROBLEM", text("problem")),
-)
-
-LONELY = (
-    Column("RUN", text("id"), whole=True),
-    Column("STATE", state(), whole=True),
-    Column("NODE", _node),
-    Column("APPLICATION", text("application_id")),
-    Column("PROBLEM", text("problem")),
-)
-
 AUDIT = (
-    Column("NO", text("n"), right=True, whole=True),
-    Column("AT (UTC)", when("at")),
+    Column("NO", text("n"), right=True, whole=True, spare=2),
+    Column("AT (UTC)", when("at"), spare=1),
     Column("WHO", lambda row, _now: f"{plain(row.get('by'))} ({plain(row.get('uid'))})"),
-    Column("PID", text("pid"), right=True),
-    Column("REQUEST", text("request")),
+    Column("PID", text("pid"), right=True, spare=5),
+    Column("REQUEST", text("request"), spare=4),
     Column("METHOD", text("method"), whole=True),
     Column("ABOUT", text("subject")),
     Column("OUTCOME", state("outcome"), whole=True),
-    Column("TIMES", text("count"), right=True),
+    Column("TIMES", text("count"), right=True, spare=3),
     Column("REASON", text("reason")),
 )
 
@@ -472,7 +477,7 @@ def draw_run(run: Mapping[str, Any]) -> None:
     title = Text.assemble((plain(run.get("id")), "bold"), " ", stated(str(run.get("state"))))
     inside: list[RenderableType] = [about]
     if run.get("attempts"):
-        inside += [Text(), table(ATTEMPTS, run["attempts"], now=now)]
+        inside += [Text(), table(ATTEMPTS, run["attempts"], now=now, width=console().width - PANEL)]
     if run.get("log_tail"):
         inside += [Text(), Text(tail_of(run.get("log_tail_of")), style="dim")]
         inside += [Text(plain(line)) for line in run["log_tail"]]

@@ -10,8 +10,8 @@ from coordd.cli.show.tables import Column, text, when
 MESSAGES = (
     Column("NAME", text("name"), whole=True),
     Column("WAITING", text("waiting"), right=True),
-    Column("AGAIN", text("again"), right=True),
-    Column("OLDEST", when("oldest")),
+    Column("AGAIN", text("again"), right=True, spare=2),
+    Column("OLDEST", when("oldest"), spare=1),
     Column("GIVEN UP", text("given_up"), right=True),
     Column("TO", text("to")),
     Column("FAILING HERE", lambda row, _now: plain("; ".join(row.get("failing") or []))),
