@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,9 @@ def test_ctrl_c_leaves_it_alone_and_a_person_cancels_it(node: Node) -> None:
                 == [["waits@2026-03-02T02:00:00Z"]]
             )
         )
-        time.sleep(1.0)  # the command may still print its first lines
+        assert person.stderr is not None
+        while b"1 open" not in person.stderr.readline():  # it follows its plan now
+            assert person.poll() is None
         person.send_signal(signal.SIGINT)
         said = person.communicate(timeout=DEADLINE_S)[1].decode()
     assert person.returncode == 130, said
