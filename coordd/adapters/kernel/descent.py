@@ -53,8 +53,9 @@ def in_a_run(pid: int, uid: int) -> bool:
         return True
     if any(_is_of_a_run(one) for one in (pid, *_ancestors(pid)) if one not in ours and one > 1):
         return True
-    hidden = not os.path.exists(f"/proc/{pid}/stat")  # asked last: what was read may be nothing
-    return hidden if uid == os.geteuid() else _in_a_unit(pid)
+    if uid != os.geteuid():
+        return _in_a_unit(pid)
+    return not os.path.exists(f"/proc/{pid}/stat")  # asked last: what was read may be nothing
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -119,8 +119,8 @@ def replay(places: Sequence[str], run: str, clock_skew_s: float = CLOCK_SKEW_S) 
 
 
 def _recorded(incident: Incident) -> str:
-    """The state that the history has for the run. No node writes an event when a person ends a run that waits: that
-    stands only in the audit.
+    """The state that the history has for the run. Nodes of earlier versions write no event when a person ends a run
+    that waits: that stands only in their audit.
     """
     mine = [one for one in incident.records if one.run == incident.run and one.kind.startswith(TASK)]
     states = merge([one.event() for one in mine])

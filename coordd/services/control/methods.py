@@ -410,7 +410,8 @@ class Methods(CheckMethods):
 
     async def _tell_ended(self, *runs: str) -> None:
         """Journal the end of runs that a person has ended: no runner reports it, and without it they wait, or run, for
-        ever in the history."""
+        ever in the history.
+        """
         try:
             rows = await self._ledger.query(lambda ledger: [ledger.run(run) for run in runs])
         except CoorddError as exc:  # it is done: the caller must not hear of an error

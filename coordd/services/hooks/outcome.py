@@ -38,6 +38,7 @@ def document(row: Row, *, cluster: str, args: bool) -> str:
     }
     if args:
         told["args"] = json.loads(row.args or "{}") if len(row.args) <= ARGS_BYTES_MAX else None
-        if len(json.dumps(told)) > VALUE_BYTES_MAX:  # with many parents and a long reason
-            told["args"] = None
-    return json.dumps(told)
+    text = json.dumps(told)
+    if args and len(text) > VALUE_BYTES_MAX:  # with many parents and a long reason
+        text = json.dumps({**told, "args": None})
+    return text

@@ -120,8 +120,8 @@ class ExecMethods(BackfillMethods):
             blocked = await self._blocked(wanted, caller)
             if blocked:
                 return ask_again(wanted, words.LIMITED, attempt, 0.0, blocked)
-        free = wanted.definition is not None or _has_plain_names(caller.uid)
-        if not free:
+        stranger = _is_strangers(wanted.job, caller.uid)
+        if stranger:
             self._has_share(wanted.job, caller, takeover=attempt > 0)
         first = await self._goes_first(wanted, caller)
         if first:
@@ -135,10 +135,10 @@ class ExecMethods(BackfillMethods):
             lease_s=wanted.lease_s,
             watched=self._watched(wanted.run),
         )
-        if not free:  # before the answer, which may stay away
+        if stranger:  # before the answer, which may stay away
             self._shares.asked(caller.uid, wanted.job)
         answer = await self._change(claim)
-        if not free and (answer.word == words.GRANTED or answer.ended is not None):
+        if stranger and (answer.word == words.GRANTED or answer.ended is not None):
             self._shares.wrote(caller.uid, boottime())
         if answer.word == words.GRANTED:
             return await self._granted(wanted, nonce, answer, floor, caller)
@@ -302,7 +302,7 @@ class ExecMethods(BackfillMethods):
     async def exec_restore(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         """Restore an attempt that the ledger has forgotten. Its holder is the witness."""
         held = self._held(params)
-        stranger = held.job.endswith(f"{MARK}{caller.uid}") and not _has_plain_names(caller.uid)
+        stranger = _is_strangers(held.job, caller.uid)
         if stranger:  # it may have made the grant up; a row is written
             self._has_share(held.job, caller)
         elif not _has_plain_names(caller.uid):
@@ -457,6 +457,11 @@ class ExecMethods(BackfillMethods):
 def _has_plain_names(uid: int) -> bool:
     """True for root and the daemon's user, also inside a run. So a job and a crontab of theirs share their locks."""
     return uid in (0, os.getuid())
+
+
+def _is_strangers(job: str, uid: int) -> bool:
+    """True if the name is the own one of a user without rights."""
+    return job.endswith(f"{MARK}{uid}") and not _has_plain_names(uid)
 
 
 def _finished(wanted: Wanted, attempt: AttemptNumber, state: str, why: str) -> dict[str, Any]:
