@@ -294,6 +294,8 @@ def test_fire_times_that_the_whole_cluster_missed() -> None:
         until(lambda: cluster.nodes[0].call("ledger.status")["jobs"] == len(ways), why="the ledger knows the jobs")
         for node in cluster.nodes:
             node.kill()
+        # A program that starts only now belongs to a run that the ledger is about to forget.
+        until(lambda: not cluster.processes(), why="the runs of the killed daemons end")
         horizon = pretend_to_have_been_down(cluster, 65.0)
         up_at = time.time()
         for node in cluster.nodes:
