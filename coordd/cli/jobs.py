@@ -147,8 +147,8 @@ def node_drain(name: str, until: float | None, note: str | None, wait: bool, tim
     )
 
 
-def _looked_at(answer: dict[str, Any]) -> tuple[str, int]:
-    """How the node is now, and how many of its runs are active."""
+def _looked_at(answer: dict[str, Any]) -> tuple[str, int | None]:
+    """How the node is now, and how many of its runs are active; None if nobody can tell yet."""
     if answer.get("self", True):
         status = asked().call("status")
         return status["state"], status["runs"]["active"]
@@ -157,25 +157,28 @@ def _looked_at(answer: dict[str, Any]) -> tuple[str, int]:
         raise Failed(f"{answer['node']} is lost: nobody can tell whether its runs have ended", hint=LOST)
     if not shown or shown[0]["state"] == "left":
         return "left", 0
-    # Until it has heard of its drain it says otherwise, and is granted nothing.
-    return ("draining" if shown[0].get("drained") else shown[0]["says"]), shown[0]["active"]
+    if shown[0].get("drained") and shown[0]["says"] != "draining":
+        return "draining", None  # what it counts is from before its drain
+    return shown[0]["says"], shown[0]["active"]
 
 
 def drained(answer: dict[str, Any], timeout_s: float | None) -> dict[str, Any]:
     """Wait until no run is active on a draining node; its answer then."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    told = -1
+    told: int | None = -1
     while True:
         state, active = _looked_at(answer)
+        if state == "ready" or (active and state != "draining"):
+            raise Failed(f"{answer['node']} is {state}: somebody has ended the drain")
         if active == 0:
             return {**answer, "state": state, "active": 0}
-        if state != "draining":
-            raise Failed(f"{answer['node']} is {state}: somebody has ended the drain")
         if active != told:
-            say(f"{answer['node']} is draining: waiting for {active} of its runs to end")
+            waits = "its answer" if active is None else f"{active} of its runs to end"
+            say(f"{answer['node']} is draining: waiting for {waits}")
             told = active
         if deadline is not None and time.monotonic() >= deadline:
-            raise Failed(f"{active} runs of {answer['node']} still run after {timeout_s:g} s", EXIT_TIMED_OUT)
+            left = "It is not known which runs" if active is None else f"{active} runs"
+            raise Failed(f"{left} of {answer['node']} still run after {timeout_s:g} s", EXIT_TIMED_OUT)
         time.sleep(POLL_S)
 
 

@@ -429,8 +429,25 @@ def test_draining_waits_for_the_last_run(ctl: Callable[..., Result], daemon: Fak
     assert "waiting for 2" in done.stderr
     daemon.answers["status"] = {**STATUS, "state": "draining", "runs": {"active": 1}}
     assert ctl("node", "drain", "--wait", "--timeout", "0.1").exit_code == 124
-    daemon.answers["status"] = {**STATUS, "state": "ready", "runs": {"active": 1}}
-    assert ctl("node", "drain", "--wait").exit_code == 1
+    for count in (1, 0):
+        daemon.answers["status"] = {**STATUS, "state": "ready", "runs": {"active": count}}
+        assert ctl("node", "drain", "--wait").exit_code == 1, "somebody has ended the drain: new runs may come"
+
+
+def test_what_another_node_counted_before_it_heard_of_its_drain_is_not_believed(
+    ctl: Callable[..., Result], daemon: FakeDaemon
+) -> None:
+    peer = {"hostname": "edge-2", "state": "alive", "says": "ready", "drained": {"by": "ann"}, "active": 0}
+    heard = [peer, {**peer, "says": "draining", "active": 1}, {**peer, "says": "draining", "active": 0}]
+    daemon.answers["node.drain"] = {"node": "edge-2", "state": "ready", "active": 0, "self": False}
+    daemon.answers["node.list"] = lambda _: [heard.pop(0)]
+    done = ctl("node", "drain", "edge-2", "--wait")
+    assert (done.exit_code, done.stdout) == (0, "edge-2 is draining; 0 of its runs continue\n")
+    assert "waiting for its answer" in done.stderr
+    assert "waiting for 1 of its runs" in done.stderr
+    daemon.answers["node.list"] = [peer]
+    done = ctl("node", "drain", "edge-2", "--wait", "--timeout", "0.1")
+    assert (done.exit_code, "not known which runs" in done.stderr) == (124, True)
 
 
 def test_a_reload_waits_for_the_last_run_and_ends_its_own_drain(ctl: Callable[..., Result], daemon: FakeDaemon) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from system.lab.cluster import CallError, cluster_of
@@ -34,6 +37,25 @@ def test_a_node_is_drained_and_resumed_from_another_one() -> None:
         asked.call("node.resume", node=target.name)
         cluster.becomes("tick#held", "success")
         assert cluster.owner("tick#held") is target
+
+
+def test_who_waits_for_the_drain_of_another_node_waits_until_its_runs_have_ended() -> None:
+    with cluster_of(2) as cluster:
+        cluster.job("long", "until", cluster.go("long"))
+        cluster.start()
+        asked, target = cluster.nodes
+        asked.call("run.trigger", job="long", id="1", node=target.name)
+        cluster.becomes("long#1", "started")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(
+                asked.coordctl, "node", "drain", target.name, "--wait", "--timeout", "60s", check=False
+            )
+            until(lambda: waiting.done() or target.status()["state"] == "draining", why="it is told")
+            time.sleep(1.0)
+            ended_early = waiting.done()
+            cluster.go("long").touch()
+        assert (ended_early, waiting.result().returncode) == (False, 0), waiting.result().stderr
+        cluster.becomes("long#1", "success")
 
 
 def test_only_the_named_node_launches_a_run_and_it_must_be_alive() -> None:

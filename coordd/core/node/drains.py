@@ -17,7 +17,7 @@ from coordd.core.ready import Now
 class Drains:
     """The holds, and the drain of this node."""
 
-    __slots__ = ("_ctx", "_turn", "holds", "kept_here", "suspended")
+    __slots__ = ("_changed", "_ctx", "_turn", "holds", "kept_here", "suspended")
 
     def __init__(self, ctx: Context, turn: Callable[[bool, Now], None]) -> None:
         """``turn``: take no new runs (True), or take them again."""
@@ -26,6 +26,9 @@ class Drains:
         self.holds: Mapping[str, Hold] = {}  # by key (core/ledger/rows.py)
         self.suspended: frozenset[str] = frozenset()  # the suspended ones of this node's jobs
         self.kept_here: Hold | None = None  # a drain that the ledger does not know
+        # The drains, and their ends (None), that the ledger has taken from here: by key, with the time (mono) of its
+        # answer. They are forgotten with the first sweep that was asked later.
+        self._changed: dict[str, tuple[float, Hold | None]] = {}
 
     @property
     def own(self) -> Hold | None:
@@ -55,17 +58,21 @@ class Drains:
         self.kept_here = hold
         self.judge(now)
 
-    def changed(self, hold: Hold | None, now: Now) -> None:
-        """The ledger has taken a drain of this node, or its end (None)."""
-        key = OF_NODE + self._ctx.hostname
-        others = {name: one for name, one in self.holds.items() if name != key}
-        self.holds = {**others, key: hold} if hold is not None else others
-        self.kept_here = None
+    def changed(self, hostname: str, hold: Hold | None, now: Now) -> None:
+        """The ledger has taken a drain of a node, or its end (None)."""
+        key = OF_NODE + hostname
+        self._changed[key] = (now.mono, hold)
+        self.holds = _with(self.holds, {key: hold})
+        if hostname == self._ctx.hostname:
+            self.kept_here = None
         self.judge(now)
 
-    def swept(self, answer: OpenAnswer, now: Now) -> None:
-        """The holds in the ledger."""
-        self.holds = answer.holds
+    def swept(self, answer: OpenAnswer, sent_at: float, now: Now) -> None:
+        """The holds in the ledger. An answer may lack what was changed here after it was asked (``sent_at``, mono):
+        such a change stays.
+        """
+        self._changed = {key: one for key, one in self._changed.items() if sent_at < one[0]}
+        self.holds = _with(answer.holds, {key: hold for key, (_, hold) in self._changed.items()})
         self.suspended = frozenset(name for name, stands in answer.jobs.items() if stands.suspended)
         self._ctx.suspended = frozenset(answer.jobs) if self.pause is not None else self.suspended
         self.judge(now)
@@ -75,3 +82,10 @@ class Drains:
         wanted = self.own is not None
         if self._ctx.state in ("ready", "draining") and wanted != (self._ctx.state == "draining"):
             self._turn(wanted, now)
+
+
+def _with(holds: Mapping[str, Hold], changed: Mapping[str, Hold | None]) -> Mapping[str, Hold]:
+    """The holds after these changes; None ends one."""
+    if not changed:
+        return holds
+    return {key: hold for key, hold in {**holds, **changed}.items() if hold is not None}

@@ -144,9 +144,9 @@ class Node(Shown):
         """Take no new runs (active ones continue), or take them again (False), without the ledger."""
         self.drains.keep_here(Hold(by="", at=now.wall) if draining is True else draining or None, now)
 
-    def drain_kept(self, hold: Hold | None, now: Now) -> None:
-        """The ledger keeps a drain of this node, or has ended it (None)."""
-        self.drains.changed(hold, now)
+    def drain_kept(self, hostname: str, hold: Hold | None, now: Now) -> None:
+        """The ledger keeps a drain of a node, or has ended it (None)."""
+        self.drains.changed(hostname, hold, now)
 
     def set_jobs(self, jobs: dict[str, Job], now: Now) -> None:
         """Use these job files from now on."""
@@ -541,7 +541,7 @@ class Node(Shown):
             self.rulebook.swept(answer, self.pursuits.pursuits, self.planner, self.elections.bus_up, now)
             self.planner.horizons(answer, now)
             self.passing.swept(answer)
-            self.drains.swept(answer, now)
+            self.drains.swept(answer, sent_at, now)
             self.backfills.swept(answer)
             self.following.swept(answer, now)
             self.reruns.swept(answer)

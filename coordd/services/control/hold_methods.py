@@ -114,13 +114,13 @@ class HoldMethods(JobMethods):
     async def node_drain(self, params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         node, said = self._driver.node, self._asked(params)
         name = self._named(params)
+        hold = Hold(by=caller.name, uid=caller.uid, at=self._driver.now().wall, until=said.until, note=said.note)
         kept = True
         if name == node.hostname:
             self._may_turn()
-            hold = Hold(by=caller.name, uid=caller.uid, at=self._driver.now().wall, until=said.until, note=said.note)
             try:
                 await self._keep(OF_NODE + name, caller, said)
-                self._driver.feed(node.drain_kept, hold)
+                self._driver.feed(node.drain_kept, name, hold)
             except UnavailableError:
                 if said.until:  # only the ledger's clock ends it
                     raise
@@ -130,6 +130,7 @@ class HoldMethods(JobMethods):
             old = [one for one in node.rulebook.held_back_by() if host_of(one) == name]
             self._knows_holds(old, f"ask on {name} itself")
             await self._keep(OF_NODE + name, caller, said)
+            self._driver.feed(node.drain_kept, name, hold)
         self._audit(caller, "node.drain", said.text(name))
         return {**self._present(name), **_told(caller, said), "kept": kept}
 
@@ -142,8 +143,7 @@ class HoldMethods(JobMethods):
         except UnavailableError:
             if name != node.hostname or node.drains.kept_here is None:
                 raise
-        if name == node.hostname:
-            self._driver.feed(node.drain_kept, None)
+        self._driver.feed(node.drain_kept, name, None)
         self._audit(caller, "node.resume", name)
         return self._present(name)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from support.small_cluster import Cluster, Lone, asked_for, job
+from support.small_cluster import Cluster, Lone, asked_for, job, open_answer
 
 from coordd.core.jobs.job import pinned
+from coordd.core.ledger.open_answer import OpenAnswer
 from coordd.core.ledger.requests import Keep
 from coordd.core.ledger.rows import ALL, Hold
 from coordd.core.ledger.runner_requests import Registration
@@ -28,6 +29,13 @@ def only(node: str, run: str = "sales#1") -> Registration:
     of = asked_for(run, job(overlap="allow"))
     of.digest = pinned(of.digest, node)
     return of
+
+
+def says(lone: Lone, drain: Hold | None) -> OpenAnswer:
+    """A sweep in which the ledger has this drain of the node."""
+    answer = open_answer(jobs=lone.node.ctx.jobs)
+    answer.holds = {"node:a": drain} if drain else {}
+    return answer
 
 
 def test_a_drain_in_the_ledger_is_heard_and_ends_by_itself_or_by_a_person() -> None:
@@ -68,8 +76,27 @@ def test_a_drain_without_the_ledger_stays_until_somebody_ends_it() -> None:
     lone.sweep()
     assert lone.node.state == "draining"
     assert lone.node.drains.of_node("a") is not None
-    lone.do(lone.node.drain_kept, None)
+    lone.do(lone.node.drain_kept, "a", None)
     assert lone.node.state == "ready"
+
+
+def test_a_sweep_from_before_a_drain_or_its_end_does_not_undo_it() -> None:
+    """The ledger may have answered it before the change; the sweep after it tells."""
+    lone = Lone(job()).ready()
+    for hold, state in ((Hold(by="ann"), "draining"), (None, "ready")):
+        lone.do(lone.node.look_again)
+        sent_at = lone.now.mono
+        lone.pass_time(0.1)
+        lone.do(lone.node.drain_kept, "a", hold)
+        lone.answer("open", says(lone, None if hold else Hold(by="ann")), sent_at=sent_at)
+        assert lone.node.state == state
+        lone.pass_time(0.1)
+        lone.do(lone.node.look_again)
+        lone.answer("open", says(lone, hold))
+        assert lone.node.state == state
+    lone.do(lone.node.look_again)
+    lone.answer("open", says(lone, Hold(by="bob")))
+    assert lone.node.state == "draining"
 
 
 def test_nothing_starts_in_the_pause_of_all_jobs() -> None:
