@@ -270,9 +270,7 @@ class Launcher(Protocol):
 
     def bury(self, directory: str) -> None:
         """Runner and watcher are gone without a report: end everything that they left. If it is certain then that the
-        attempt is over, report it lost.
-
-        Raises UnavailableError when that cannot be begun.
+        attempt is over, report it lost. Raises UnavailableError when that cannot be begun.
         """
 
     def buried(self, directory: str) -> bool:
@@ -284,13 +282,15 @@ class Launcher(Protocol):
     def restore(self, directory: str) -> None:
         """Create the directory of a living attempt again, if somebody has removed it."""
 
+    def wake(self, directory: str) -> bool:
+        """Let a living attempt whose runner and watcher are both stopped be guarded again; True if it was so."""
+
     def forget(self, directory: str) -> None:
         """Remove an attempt's files."""
 
     def records(self) -> list[tuple[str, dict[str, Any], str]]:
-        """The records of attempts in the state directory: (name of the attempt's directory, fields of the spec or {}
-        if they are damaged, why the attempt is certainly over or "").
-        """
+        """The records of attempts in the state directory: (the name of its directory, the spec or {} if it is damaged,
+        why the attempt is certainly over or "")."""
 
     def forget_record(self, name: str) -> None:
         """Remove such a record."""

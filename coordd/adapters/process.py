@@ -16,12 +16,14 @@ import marshal
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
 import time
 from typing import Any
 
 import coordd
+from coordd.adapters.kernel.proc import start_ticks, state_and_parent
 from coordd.adapters.launch.cgroups import own_cgroup, remove_cgroup
 from coordd.adapters.launch.warm import WarmParent
 from coordd.adapters.place import here
@@ -203,9 +205,8 @@ class ProcessLauncher:
 
         ``fact`` is adopted (runner and watcher there), started (the program was executed), application (its id is
         known), ended or refused (never executed), untold (nobody knows whether it has ended), reported (the ledger has
-        answered); each with ``at`` (Unix seconds),
-        ``boottime``, ``pid``, ``start_ticks``. A partial line is left out; a missing or unreadable file counts as
-        empty.
+        answered); each with ``at`` (Unix seconds), ``boottime``, ``pid``, ``start_ticks``. A partial line is left out;
+        a missing or unreadable file counts as empty.
         """
         try:
             lines = _read(f"{directory}/facts").split(b"\n")
@@ -231,7 +232,7 @@ class ProcessLauncher:
         """True if the runner, or a watcher with work left, is alive. True also if that cannot be seen."""
         try:
             children = [*self._children.items(), *(self.warm.children() if self.warm is not None else ())]
-            if any(of == directory and _start_ticks(pid) for pid, of in children):
+            if any(of == directory and start_ticks(pid) for pid, of in children):
                 return True
             locked = _is_locked(f"{directory}/{COMPLAINTS}")
             if locked is False and self._locks(directory):
@@ -243,7 +244,7 @@ class ProcessLauncher:
                 return _is_newer(f"{directory}/spec.json", START_LIMIT_S)
             if said["boot_id"] != _boot_id():
                 return False
-            runner, watcher = _start_ticks(said["pid"]), _start_ticks(said["watcher"])
+            runner, watcher = start_ticks(said["pid"]), start_ticks(said["watcher"])
         except OSError:
             return True  # no descriptor left, …: a process that may be alive is not buried
         return bool((runner or -1) == said["start_ticks"] or (watcher or -1) == said["watcher_start_ticks"])
@@ -257,6 +258,23 @@ class ProcessLauncher:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             self._write_spec(directory, known.spec)
 
+    def wake(self, directory: str) -> bool:
+        """Continue the watcher if it is stopped (SIGSTOP), and the runner is stopped or gone; without a watcher, the
+        runner. Nobody else ends the program before its lease does. True if there was something to continue.
+        """
+        known = self._known.get(directory)
+        said = known.adopted if known is not None else {}
+        guards = [
+            said[guard]
+            for guard, ticks in (("pid", "start_ticks"), ("watcher", "watcher_start_ticks"))
+            if said and start_ticks(said[guard]) == said[ticks]
+        ]
+        if not guards or {state_and_parent(pid)[0] for pid in guards} != {"T"} or said["boot_id"] != _boot_id():
+            return False
+        with contextlib.suppress(OSError):  # it is gone meanwhile
+            os.kill(guards[-1], signal.SIGCONT)
+        return True
+
     def bury(self, directory: str) -> None:
         """Runner and watcher are both gone without a report: end everything that they left. If it is certain then that
         the attempt is over (core/runs/knowledge.py), report it lost.
@@ -269,7 +287,7 @@ class ProcessLauncher:
         try:
             started = [fact for fact in self.facts(directory) if fact["fact"] == "started"]
             session = 0
-            if started and _start_ticks(started[-1]["program"]) == started[-1]["program_start_ticks"] != 0:
+            if started and start_ticks(started[-1]["program"]) == started[-1]["program_start_ticks"] != 0:
                 session = started[-1]["program"]  # otherwise the number may be another process's by now
             said = self._adopted(directory)
             spec["watch"] = {
@@ -534,17 +552,3 @@ def _read(path: str) -> bytes:
         return data
     finally:
         os.close(fd)
-
-
-def _start_ticks(pid: int) -> int:
-    """The start time of a process, in clock ticks since the boot; 0 if it does not exist, or is only a zombie.
-
-    Raises OSError when that cannot be seen.
-    """
-    try:
-        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    if fields[0] in b"ZX" and int(fields[17]) <= 1:  # otherwise other threads of it are alive
-        return 0
-    return int(fields[19])

@@ -284,6 +284,9 @@ class Runners:
                 self._maybe_forget(runner)
             elif self._launcher.alive(runner.directory):
                 self._launcher.restore(runner.directory)
+                if self._launcher.wake(runner.directory):
+                    effect = "the attempt is guarded again; it ends when its lease does, if its runner stays stopped"
+                    log.warning("runner.was_stopped", run=runner.launch.run, directory=runner.directory, effect=effect)
             else:
                 self._take_in(runner)  # its last facts may just have been written
                 if not runner.ended and runner.directory in self.runners:

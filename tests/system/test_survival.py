@@ -332,6 +332,40 @@ def test_a_runner_that_is_stopped_leaves_nothing_alive_when_its_lease_lapses(bac
         cluster.becomes(run, "revoked")
 
 
+def test_an_attempt_whose_runner_and_watcher_are_stopped_does_not_outlive_its_lease() -> None:
+    """While machine and daemon go on, nobody else would end the program before another node may take over."""
+    with cluster_of(2) as cluster:
+        cluster.job("busy", "busy")
+        cluster.start()
+        run = str(cluster.nodes[0].call("run.trigger", job="busy")["id"])
+        first = cluster.started(run)
+        node = cluster.owner(run)
+        guards = node.runner(run)
+        _stop(guards["pid"], guards["watcher"])
+        cluster.started(run, 1)
+        assert not exists(first.pid)
+        assert not [entry for entry in cluster.entries() if entry.word == "overlap"], "never two alive at a time"
+        assert "runner.was_stopped" in node.log()
+        cluster.nodes[0].call("run.cancel", id=run)
+        cluster.becomes(run, "revoked")
+
+
+def test_a_stopped_runner_without_a_watcher_goes_on() -> None:
+    with cluster_of(1) as cluster:
+        (node,) = cluster.nodes
+        cluster.job("busy", "busy")
+        cluster.start()
+        run = str(node.call("run.trigger", job="busy")["id"])
+        cluster.started(run)
+        guards = node.runner(run)
+        _stop(guards["pid"])
+        _kill(guards["watcher"])
+        until(lambda: "runner.was_stopped" in node.log(), why="the daemon continues it")
+        node.call("run.cancel", id=run)
+        cluster.becomes(run, "revoked")
+        assert len(cluster.starts(run)) == 1
+
+
 def test_when_the_machine_stops_the_daemon_leaves_after_its_runs() -> None:
     """The network goes after the daemon's unit: what has not reported by then never does."""
     with cluster_of(1) as cluster:

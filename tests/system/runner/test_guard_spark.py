@@ -147,7 +147,7 @@ def freeze(node: Node) -> set[int]:
     """Stop the daemon, the runner, the watcher, Spark and everything else of a node; returns their pids."""
     frozen: set[int] = set()
     while more := node.family() - frozen:
-        for pid in more:
+        for pid in sorted(more):  # the daemon first: it lets stopped guards go on
             send(pid, signal.SIGSTOP)
         frozen |= more
     return frozen
