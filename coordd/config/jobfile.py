@@ -69,7 +69,7 @@ class JobSet(msgspec.Struct, frozen=True):
 def load_jobs(directory: str, config: Config) -> JobSet:
     """Read every ``*.toml`` file of a directory; never raises because of their content."""
     try:
-        files = sorted([name for name in os.listdir(directory) if name.endswith(".toml") and not name.startswith(".")])
+        names = sorted([name for name in os.listdir(directory) if not name.startswith(".")])
     except FileNotFoundError:
         missing = Problem(directory, "", None, "there is no such directory, so there are no jobs", severity="warning")
         return JobSet(problems={"": [missing]})
@@ -77,8 +77,13 @@ def load_jobs(directory: str, config: Config) -> JobSet:
         return JobSet(problems={"": [Problem(directory, "", None, f"it cannot be read: {exc.strerror or exc}")]})
     jobs: dict[str, Job] = {}
     problems: dict[str, list[Problem]] = {}
+    files = [name for name in names if name.endswith(".toml")]
     if len(files) > JOBS_MAX:
         problems[""] = [Problem(directory, "", None, f"expected at most {JOBS_MAX} job files, found {len(files)}")]
+    unread = [name for name in names if not name.endswith(".toml") and name.lower().endswith(".toml")]
+    if unread:
+        told = f"no job file, as its name does not end with .toml: {values.printable(', '.join(unread[:5]))}"
+        problems.setdefault("", []).append(Problem(directory, "", None, told, severity="warning"))
     within = ownership.Directory(directory)
     for file in files[:JOBS_MAX]:
         name = values.printable(file.removesuffix(".toml"))
@@ -307,6 +312,8 @@ class _Reading:
                 if key in said:
                     self.wrong(key, jobkeys.without_schedule(key, said), warning=True)
             return None
+        if not float(said.get("jitter", 0.0)).is_integer():
+            self.wrong("jitter", jobkeys.fraction("jitter", said["jitter"]), warning=True)
         schedule: Schedule | None = self.tried(
             "schedule",
             lambda: _parsed(

@@ -352,6 +352,11 @@ def without_schedule(key: str, said: Mapping[str, Any]) -> str:
     return f"{key} has no effect without schedule: the job runs {also}"
 
 
+def fraction(key: str, found_s: float) -> str:
+    """A warning: a part of the duration has no effect."""
+    return f"{key} is counted in whole seconds: {found_s:g} s has the effect of {int(found_s)} s"
+
+
 def without_attempts(table: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Warnings about keys of [retry] that have no effect. ``said``: those of the table that can be used."""
     if table.get("attempts", 1) == 1:

@@ -349,11 +349,22 @@ def test_too_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert "at most 2 job files, found 3" in str(found.problems[""][0])
 
 
+def test_a_file_whose_name_only_looks_like_a_job_files_is_named(tmp_path: Path) -> None:
+    for name in ("a.toml", "B.TOML", ".c.Toml", "d.toml.old"):
+        (tmp_path / name).write_text(SPARK)
+    found = load_jobs(str(tmp_path), CONFIG)
+    assert set(found.jobs) == {"a"}
+    (told,) = found.problems[""]
+    assert told.severity == "warning"
+    assert told.message == "no job file, as its name does not end with .toml: B.TOML"
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [
         ('schedule = "@daily"\nmisfire = "all"\n' + SPARK, "misfire"),
         ('jitter = "5m"\n' + SPARK, "jitter"),
+        ('schedule = "@daily"\njitter = "0.5s"\n' + SPARK, "jitter"),
         ("start = 2026-01-01\n" + SPARK, "start"),
     ],
 )
