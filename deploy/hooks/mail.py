@@ -3,7 +3,7 @@
 
     [[hook]]
     name = "mail"
-    on = ["run.failure", "run.missed", "run.unknown", "job.late", "node.lost"]
+    on = ["run.failure", "run.missed", "run.unknown", "job.late", "node.lost", "alarm.raised"]
     argv = ["/usr/local/lib/coordd/mail.py", "oncall@example.org"]
 
 A program that ends with another code than 0 is tried again, and is a dead letter then: `coordctl deadletter list`.

@@ -10,7 +10,8 @@ RUN_EVENTS = tuple([f"run.{state}" for state in (SUCCESS, FAILURE, REVOKED, REJE
 CHECK_EVENTS = tuple(
     [f"check.{state}" for state in ("healthy", "degraded", "unhealthy", "unavailable", "insecure", UNKNOWN)]
 )
-EVENTS = (*RUN_EVENTS, "takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready", *CHECK_EVENTS)
+_OTHERS = ("takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready", "alarm.raised")
+EVENTS = (*RUN_EVENTS, *_OTHERS, *CHECK_EVENTS)
 # A word that stands for several events.
 ALL_OF = {"run.*": RUN_EVENTS, "check.*": CHECK_EVENTS}
 

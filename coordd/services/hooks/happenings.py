@@ -105,6 +105,13 @@ def taken_over(run: str, attempt: int, node: str, reason: str) -> Happening:
     return Happening("takeover", f"{run}/{attempt}", _of_attempt(run, attempt, node, LOST, reason, sentence))
 
 
+def alarm_raised(alarm: Mapping[str, Any]) -> Happening:
+    """An attempt was started twice (core/node/alarms.py); each node that heard both starts says the same."""
+    run, text = alarm["run"], alarm["text"]
+    fields = {"job": job_of(run), "run": run, "attempt": alarm["attempt"], "state": alarm["kind"], "reason": text}
+    return Happening("alarm.raised", alarm["id"], {**fields, "sentence": f"alarm: {text}"})
+
+
 def late(job: str, reason: str, succeeded_at: float) -> Happening:
     """A job has no success in time; once for each last success."""
     return Happening(

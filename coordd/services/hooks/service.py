@@ -184,6 +184,10 @@ class Hooks:
                 self._offer(happenings.node_lost(str(notice.fields["peer"]), wall), HEARD_S)
             elif notice.event == "run.unknown":
                 self._hint(str(notice.fields["run"]), HEARD_S)
+            elif notice.event == "alarm.raised":
+                alarm = self._driver.node.alarms.standing.get(str(notice.fields["id"]))
+                if alarm is not None:  # otherwise somebody has cleared it at once
+                    self._offer(happenings.alarm_raised(alarm), HEARD_S)
 
     def _hear(self) -> None:
         """Events of other nodes since the last look."""

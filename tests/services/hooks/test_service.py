@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from structlog.testing import capture_logs
@@ -19,6 +20,7 @@ from coordd.core.jobs.trigger import Trigger
 from coordd.core.ledger.breaker.text import OPEN, State
 from coordd.core.ledger.rows import OF_BREAKER, Hold
 from coordd.core.ledger.runner_requests import Registration
+from coordd.core.node.alarms import Alarms
 from coordd.core.ready import Notice, Now, Reply
 from coordd.core.trace import trace_id
 from coordd.core.wire import events
@@ -235,6 +237,25 @@ def test_a_lost_node_a_breaker_and_the_cluster(machine: Machine) -> None:
     assert machine.look(1.0) == []
     (told,) = machine.look(4.0)
     assert (told["event"], told["sentence"]) == ("cluster.ready", "the cluster is ready, 3 nodes alive")
+
+
+def test_an_attempt_that_was_started_twice_is_told_by_each_node_under_one_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, monkeypatch, msgspec.structs.replace(PAGE, on=("alarm.raised",)))
+    machine.look()
+    ctx: Any = SimpleNamespace(note=lambda *_, **__: None, out=SimpleNamespace())
+    alarms = machine.node.alarms = Alarms(ctx)
+    for token, node in ((8, ELSEWHERE), (7, HERE)):
+        alarms.saw(events.TaskStarted(uuid="u", name="etl", run="etl#1", attempt=2, token=token, node=node))
+    notice = Notice("alarm.raised", {"id": "etl#1/2:7:8", "text": "it was started twice"})
+    machine.journals(notices=(notice, notice, Notice("alarm.raised", {"id": "cleared"})))
+    (told,) = machine.look(5.0)
+    assert (told["event"], told["job"], told["run"], told["attempt"]) == ("alarm.raised", "etl", "etl#1", 2)
+    assert told["sentence"] == (
+        f"alarm: etl#1, attempt 2, was started twice: on {HERE} under token 7, and on {ELSEWHERE} under token 8"
+    )
+    assert machine.triggered[0].run.startswith("hook~page#alarm.raised.")
 
 
 def test_a_cluster_that_was_not_ready_for_a_moment_is_no_news(machine: Machine) -> None:
