@@ -321,13 +321,21 @@ class Elections:
             if m.name not in stated or not stated[m.name].abstains
         ]
         mine = stated.get(ctx.full_hostname) or self._mine(election.id, election.topic, action, ctx.clock.value)
-        if not mine.abstains:
+        if not mine.abstains or self._cannot_be_left(election):
             names.append(ctx.full_hostname)
         stated[ctx.full_hostname] = mine
         election.missing.clear()
         election.succession = rendezvous(election.id, tuple(names))
         election.decided_at = now.mono
         self._settled(election, now)
+
+    def _cannot_be_left(self, election: Election) -> bool:
+        """True if it is about a subject of this node. A node that it leaves the subject to does not hear why, and may
+        leave it to this one.
+        """
+        subject, _ = polling.parts_of(election.id)
+        has_it = subject in self.stands.get(election.topic, ())
+        return has_it and not self._candidacy(election.topic, election.action, self._ctx.clock.value).abstains
 
 
 def _is_named(ident: str, action: Action | None) -> bool:

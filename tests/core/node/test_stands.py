@@ -27,6 +27,25 @@ def test_a_node_stands_for_the_subjects_that_it_has() -> None:
     assert stated(lone, "trigger/j/other/7") == (0, "it has no such subject")
 
 
+def test_nodes_that_do_not_hear_each_other_never_leave_a_subject_to_each_other() -> None:
+    """The other one does not know that the look of this node has failed, and may leave it to this node."""
+    a, b = Lone(name="a", peers=("b.1",)).ready(), Lone(name="b", peers=("a.1",)).ready()
+    for lone, why in ((a, "its last look failed"), (b, "")):
+        lone.node.topics.add("trigger")
+        lone.node.elections.stands["trigger"] = {"trigger/j/mine": (1, why)}
+        lone.do(lone.node.bus_changed, False)
+    firsts = set()
+    for term in range(20):
+        successions = [
+            lone.node.open_election(f"trigger/j/mine/{term}", "trigger", None, lone.now).succession for lone in (a, b)
+        ]
+        assert successions[0] == successions[1]
+        firsts.add((successions[0] or ("",))[0])
+    assert firsts == {"a.1", "b.1"}
+    without = b.node.open_election("trigger/j/other/1", "trigger", None, b.now)
+    assert without.succession == ("a.1",), "it does not have that one"
+
+
 def test_the_latest_election_about_a_subject_outlives_a_burst_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a node that looks for it a moment later holds it once more, and may come to another succession."""
     monkeypatch.setattr(elections, "DECIDED_MAX", 3)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+from coordd.core.node.elections import Elections
 from coordd.core.triggers import duplicates, polling
 from coordd.core.triggers.arrivals import run_of
 from coordd.services.triggering import registering, taking
@@ -85,6 +86,13 @@ MUTANTS = (
         "AR",
         lambda: mock.patch.object(Taker, "_look_at_ledger", lambda _: None),
         near=385,
+    ),
+    Mutant(
+        "a node without a bus leaves a trigger to those that do not know why",
+        "triggers: without a bus the nodes come to the same succession, although a look has failed",
+        "AP",
+        lambda: mock.patch.object(Elections, "_cannot_be_left", lambda *_: False),
+        near=16114399,
     ),
     Mutant(
         "arrivals with the same key are two runs",
