@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.samples import EVERY_KEY
 
-from coordd.config import jobfile as module, jobkeys
+from coordd.config import jobkeys
 from coordd.config.jobfile import JobSet, check, digest, load_job, load_jobs
 from coordd.config.sections import Config, NodeConfig
 from coordd.config.settings import load
@@ -332,31 +332,6 @@ def test_a_file_that_comes_in_pieces_is_read_to_its_end(tmp_path: Path, monkeypa
     read = os.read
     monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 7)))
     assert load_job(str(file), CONFIG) == whole
-
-
-def test_no_directory_is_a_warning(tmp_path: Path) -> None:
-    found = load_jobs(str(tmp_path / "none"), CONFIG)
-    assert found.jobs == {}
-    assert [problem.severity for problem in found.problems[""]] == ["warning"]
-
-
-def test_too_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "JOBS_MAX", 2)
-    for name in "abc":
-        (tmp_path / f"{name}.toml").write_text(SPARK)
-    found = load_jobs(str(tmp_path), CONFIG)
-    assert set(found.jobs) == {"a", "b"}
-    assert "at most 2 job files, found 3" in str(found.problems[""][0])
-
-
-def test_a_file_whose_name_only_looks_like_a_job_files_is_named(tmp_path: Path) -> None:
-    for name in ("a.toml", "B.TOML", ".c.Toml", "d.toml.old"):
-        (tmp_path / name).write_text(SPARK)
-    found = load_jobs(str(tmp_path), CONFIG)
-    assert set(found.jobs) == {"a"}
-    (told,) = found.problems[""]
-    assert told.severity == "warning"
-    assert told.message == "no job file, as its name does not end with .toml: B.TOML"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Job definitions that do not come from a directory mean the same as those that do."""
+"""Where job definitions come from: a directory; and those that do not come from one mean the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordd.config import tables
+from coordd.config import jobfile, tables
 from coordd.config.jobfile import JobSet, load_jobs
 from coordd.config.sections import Config
 from coordd.config.tomlfile import parsed_toml
@@ -76,3 +76,31 @@ def test_a_byte_order_mark_is_named_because_nobody_sees_it() -> None:
     problem = parsed_toml(data, "j.toml", "job")[2]
     assert str(problem).startswith("j.toml:1: expected UTF-8 without a byte order mark, found one")
     assert parsed_toml(data[3:], "j.toml", "job")[2] is None
+
+
+# ---- a directory
+
+
+def test_no_directory_is_a_warning(tmp_path: Path) -> None:
+    found = load_jobs(str(tmp_path / "none"), Config())
+    assert found.jobs == {}
+    assert [problem.severity for problem in found.problems[""]] == ["warning"]
+
+
+def test_too_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobfile, "JOBS_MAX", 2)
+    for name in "abc":
+        (tmp_path / f"{name}.toml").write_text(TEXT)
+    found = load_jobs(str(tmp_path), Config())
+    assert set(found.jobs) == {"a", "b"}
+    assert "at most 2 job files, found 3" in str(found.problems[""][0])
+
+
+def test_a_file_whose_name_only_looks_like_a_job_files_is_named(tmp_path: Path) -> None:
+    for name in ("a.toml", "B.TOML", ".c.Toml", "d.toml.old"):
+        (tmp_path / name).write_text(TEXT)
+    found = load_jobs(str(tmp_path), Config())
+    assert set(found.jobs) == {"a"}
+    (told,) = found.problems[""]
+    assert told.severity == "warning"
+    assert told.message == "no job file, as its name does not end with .toml: B.TOML"
