@@ -164,10 +164,9 @@ ALL_FORBIDDEN = (
     'misfire = "all" with overlap = "forbid": of several missed fire times one runs and the others are rejected; write'
     ' overlap = "queue" to run them one after the other'
 )
-# Nodes claim them in any order, and an earlier one replaces a later one too.
 ALL_REPLACED = (
-    'misfire = "all" with overlap = "replace": missed fire times start at once, and revoke each other; write'
-    ' overlap = "queue" to run them one after the other, or misfire = "once" to run the newest alone'
+    'misfire = "all" with overlap = "replace": missed fire times start at once, and the newest revokes the others;'
+    ' write overlap = "queue" to run them one after the other, or misfire = "once" to run the newest alone'
 )
 
 # Of each field of a cron line: how many there are of what in what, and the unit of "every".

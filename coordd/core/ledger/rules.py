@@ -271,6 +271,10 @@ class Rules(People, Rerunning, Adopting, Sweeping):
         if policy.overlap == "queue" and self._overfull(store, row, policy.limits, now):
             return self._ended(row)
         if policy.overlap == "replace":
+            newer = next((one for one in live if one.due_at > row.due_at), None)
+            if newer is not None:  # several wait for their turn, and are claimed in any order
+                self._end(store, row, REVOKED, f"replaced by {newer.run}", now)
+                return self._ended(row)
             for old in others:
                 if not old.cancel:
                     old.cancel = 1

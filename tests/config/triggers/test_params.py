@@ -126,7 +126,7 @@ def test_missed_fire_times_that_replace_each_other_are_told(tmp_path: Path) -> N
     keys = 'schedule = "@daily"\nmisfire = "all"\nstart_within = "3d"\n'
     (only,) = told(tmp_path, f'{keys}overlap = "replace"\n{COMMAND}')
     assert only.startswith('misfire: misfire = "all" with overlap = "replace": ')
-    assert "revoke each other" in only
+    assert "the newest revokes the others" in only
     for overlap in ("queue", "allow"):
         assert told(tmp_path, f'{keys}overlap = "{overlap}"\n{COMMAND}') == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.ledger_calls import Nodes
 
+from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.requests import Register
 
 FIRST, SECOND = "sales#1", "sales#2"
@@ -21,6 +22,34 @@ def test_a_run_that_was_not_registered_waits_where_people_and_the_sweep_see_it(n
 
     assert nodes.state(SECOND) == "pending"
     assert [run.run for run in nodes.ledger.runs(state="pending") if run.run == SECOND] == [SECOND]
+
+
+def test_an_older_run_never_replaces_a_newer_one(nodes: Nodes) -> None:
+    """Several wait for their turn (missed fire times), and are claimed in any order."""
+    dues = [nodes.clock.wall + at for at in (0.0, 1.0, 2.0)]
+    oldest, older, newest = [
+        nodes.of(scheduled_run("sales", due), overlap="replace", fire_at=due, due=due) for due in dues
+    ]
+    for of in (oldest, older, newest):
+        nodes.ask(Register(of=of))
+    nodes.clock.step(10.0)
+    grant = nodes.started(older)
+
+    refused = nodes.claim(oldest)
+    assert (refused.word, refused.state) == ("finished", "revoked")
+    assert (nodes.state(oldest.run), nodes.reason(oldest.run)) == ("revoked", f"replaced by {older.run}")
+    assert nodes.renew(grant).word == "ok"
+
+    assert nodes.claim(newest).word == "limited"
+    assert nodes.renew(grant).word == "cancel"
+    nodes.report(grant, "revoked")
+    assert nodes.claim(newest).word == "granted"
+
+
+def test_two_runs_of_one_instant_replace_each_other_as_they_come(nodes: Nodes) -> None:
+    grant = nodes.started(nodes.of(FIRST, overlap="replace"))
+    assert nodes.claim(nodes.of(SECOND, overlap="replace")).word == "limited"
+    assert nodes.renew(grant).word == "cancel"
 
 
 def test_a_retry_waits_for_another_run_that_a_ledger_that_went_back_has_admitted(nodes: Nodes) -> None:

@@ -164,14 +164,17 @@ local function overlap(policy)
       return waits(row, 'queue: ' .. first[1] .. ' is first', OVERLAP_RETRY_S)
     end
   end
-  local others, live = {}, nil
+  local others, live, newer = {}, nil, nil
   for _, run in ipairs(redis.call('ZRANGE', prefix .. 'active:' .. row.job, 0, -1)) do
     -- One of them that is bad may be running: nothing starts beside it.
     local one = run ~= row.run and get_run(run)
     -- A backfilled run that has not begun gives way; one that has begun is waited for.
     if one and not (one.state == RETRY and BACKFILL.opened(one)) then
       others[#others + 1] = run
-      if not live and not BACKFILL.opened(one) then live = run end
+      if not BACKFILL.opened(one) then
+        live = live or run
+        if due_at(one) > due_at(row) then newer = newer or run end
+      end
     end
   end
   if not others[1] then return nil end
@@ -186,6 +189,10 @@ local function overlap(policy)
   end
   if policy.overlap == 'queue' and overfull(row, policy.limits or '') then return ended(row) end
   if policy.overlap == 'replace' then
+    if newer then  -- several wait for their turn, and are claimed in any order
+      finish(row, REVOKED, 'replaced by ' .. newer)
+      return ended(row)
+    end
     for _, run in ipairs(others) do
       other = get_run(run)
       if other.cancel == 0 then
