@@ -263,16 +263,16 @@ class ProcessLauncher:
         runner. Nobody else ends the program before its lease does. True if there was something to continue.
         """
         known = self._known.get(directory)
-        said = known.adopted if known is not None else {}
-        guards = [
-            said[guard]
-            for guard, ticks in (("pid", "start_ticks"), ("watcher", "watcher_start_ticks"))
-            if said and start_ticks(said[guard]) == said[ticks]
-        ]
-        if not guards or {state_and_parent(pid)[0] for pid in guards} != {"T"} or said["boot_id"] != _boot_id():
+        if known is None or not known.adopted:
             return False
-        with contextlib.suppress(OSError):  # it is gone meanwhile
-            os.kill(guards[-1], signal.SIGCONT)
+        said, guards = known.adopted, (("pid", "start_ticks"), ("watcher", "watcher_start_ticks"))
+        try:
+            alive = [said[pid] for pid, ticks in guards if start_ticks(said[pid]) == said[ticks]]
+            if not alive or {state_and_parent(pid)[0] for pid in alive} != {"T"} or said["boot_id"] != _boot_id():
+                return False
+            os.kill(alive[-1], signal.SIGCONT)
+        except OSError:
+            return False  # no descriptor left, it is gone meanwhile, …: the next look tells
         return True
 
     def bury(self, directory: str) -> None:

@@ -51,7 +51,7 @@ def test_who_waits_for_the_drain_of_another_node_waits_until_its_runs_have_ended
                 asked.coordctl, "node", "drain", target.name, "--wait", "--timeout", "60s", check=False
             )
             until(lambda: waiting.done() or target.status()["state"] == "draining", why="it is told")
-            time.sleep(1.0)
+            time.sleep(1.0)  # in which it looks again, and must not end
             ended_early = waiting.done()
             cluster.go("long").touch()
         assert (ended_early, waiting.result().returncode) == (False, 0), waiting.result().stderr

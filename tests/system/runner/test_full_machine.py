@@ -31,3 +31,17 @@ def test_a_new_watcher_is_started_when_the_machine_has_room_again(world: World) 
         pass
     assert attempt.over().state == "success"
     os.unlink(f"{attempt.out}.go")
+
+
+def test_a_daemon_without_a_descriptor_does_not_end_when_it_looks_at_its_runners(world: World) -> None:
+    attempt = world.sh(BEATING).begun()
+    world.launcher.facts(attempt.directory)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        found = world.launcher.alive(attempt.directory), world.launcher.wake(attempt.directory)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found == (True, False)
+    world.launcher.command(attempt.directory, "cancel", "enough")
+    assert attempt.over().state == "revoked"
