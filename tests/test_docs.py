@@ -355,8 +355,15 @@ def test_every_job_that_is_shown_is_a_job(tmp_path: Path, body: str) -> None:
 def test_the_image_runs_as_a_user_of_its_own_and_carries_no_test_tools() -> None:
     final = (ROOT / "deploy/Dockerfile").read_text().rpartition("\nFROM ")[2]
     words = [line.split() for line in final.splitlines() if line and not line.startswith("#")]
-    assert ["USER", "coordd"] in words
-    assert words.index(["USER", "coordd"]) < next(place for place, line in enumerate(words) if line[0] == "ENTRYPOINT")
+    user = next(line[1] for line in words if line[0] == "USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "a kubelet that may start no root needs a number"
+    uid, gid = user.split(":")
+    assert f"groupadd --system --gid {gid} coordd" in final
+    assert f"useradd --system --uid {uid} --gid {gid} " in final
+    manifest = (ROOT / "deploy/kubernetes/coordd.yaml").read_text()
+    assert f"runAsNonRoot: true, runAsUser: {uid}, runAsGroup: {gid} }}" in manifest
+    assert set(re.findall(r"chown (\S+)", manifest)) == {user}
+    assert words.index(["USER", user]) < next(place for place, line in enumerate(words) if line[0] == "ENTRYPOINT")
     assert "requirements.lock" not in final, "the lock holds the test tools too"
     assert '"coordd[spark,uvloop]"' in final
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
