@@ -38,6 +38,9 @@ from coordd.core.names import NAME, NAME_RULE
 # One node reads at most this many job files; a directory with more is a mistake.
 JOBS_MAX = 10_000
 
+# The hint for a key of the job that stands under [command.env].
+ABOVE = "If the job's is meant, put it above the first [table]"
+
 # The warning about a secret on a command line, and the maximum number of such warnings per file.
 EXPOSED = (
     "Every user of the host can read a program's arguments, and this file is copied to every node: put it into the"
@@ -232,6 +235,8 @@ class _Reading:
         key, words = ("args", launch.args) if isinstance(launch, SparkSubmit) else ("argv", launch.argv)
         for place, what in islice(exposed(words), EXPOSED_MAX):
             self.wrong(f"{section}.{key}", f"item {place + 1} looks like {what}. {EXPOSED}", warning=True)
+        for key in sorted(jobkeys.TOP.keys() & launch.env.keys()):  # TOML gives a key to the table above it
+            self.wrong(f"{section}.env.{key}", f"a variable of the program, not the job's {key}. {ABOVE}", warning=True)
         return launch
 
     def spark(self, table: Mapping[str, Any]) -> SparkSubmit:

@@ -52,6 +52,16 @@ def test_a_key_of_the_job_below_a_section_is_told_where_it_belongs(tmp_path: Pat
     assert "belongs" not in message
 
 
+@pytest.mark.parametrize("launch", [RUN, '[spark]\napplication = "/a.py"\n'])
+def test_a_key_of_the_job_among_variables_of_the_program_is_warned_of(tmp_path: Path, launch: str) -> None:
+    section = launch[1 : launch.index("]")]
+    text = f'{launch}[{section}.env]\nHOUR = "1"\non_lost = "hold"\n'
+    [(severity, where, message)] = problems(tmp_path, text)
+    assert (severity, where) == ("warning", f"{section}.env.on_lost")
+    assert "not the job's on_lost" in message
+    assert problems(tmp_path, f'on_lost = "hold"\n{text.replace("on_lost", "ON_LOST")}') == []
+
+
 @pytest.mark.parametrize(
     ("schedule", "within", "apart"),
     [
