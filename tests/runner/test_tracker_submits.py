@@ -31,8 +31,17 @@ class Runner:
 
     def __init__(self) -> None:
         self.lost = ""
+        self.told: list[str] = []
 
-    def over(self) -> None: ...
+    def over(self) -> None:
+        self.told.append("over")
+
+    def ending(self) -> str:
+        return "revoked"
+
+    def follows(self, ident: str) -> None:
+        self.told.append(ident)
+        raise UnavailableError("the runner was asked for follows, and it does not answer")
 
     def lost_sight(self, reason: str) -> None:
         self.lost = reason
@@ -132,6 +141,21 @@ def test_the_id_is_asked_for_at_the_resource_manager(yarn: FakeYarn, tmp_path: P
     yarn.mischief = "away"
     with pytest.raises(UnavailableError):
         way.hidden(named=ident)
+
+
+def test_a_revoked_application_ends_though_the_runner_cannot_be_told_which_it_is(
+    yarn: FakeYarn, tmp_path: Path
+) -> None:
+    one, runner = tracker(tmp_path)
+    ident = yarn.submit("nightly", TAGS, "RUNNING")
+
+    with pytest.raises(SystemExit) as ended:
+        one.stopped()
+
+    assert ended.value.code == 143
+    [ending] = [asked for asked in yarn.asked if asked.method == "PUT"]
+    assert f"/apps/{ident}/state" in ending.path
+    assert runner.told == [ident, "over"]
 
 
 def history(rows: list[AttemptRow]) -> list[Earlier]:

@@ -173,10 +173,13 @@ class Tracker:
                 if not alive and not self.submitting:
                     break
                 for one in alive if time.monotonic() - asked_at >= END_AGAIN_S else ():
-                    self._follows(one.id)
                     self.submitting = False
                     self._end(one)
                     asked_at = time.monotonic()
+                    try:
+                        self._follows(one.id)
+                    except UnavailableError as exc:  # it ends all the same
+                        self._complain(exc)
             time.sleep(LOOK_S)
         self._finish(EXIT_STOPPED, "nothing of the run is left on the cluster")
 
