@@ -138,11 +138,18 @@ class Connection(Methods, Awaits):
                 await self._send(ident, line)
                 while self._answers[ident] is None:
                     await self._read_until(lambda: self._answers[ident] is not None)
-            return result_of(self._answers[ident] or {})
         except TimeoutError as exc:
+            self._give_up(ident)
             raise UnavailableError(f"the daemon at {self._path} did not answer {method} in time") from exc
-        finally:
-            self._answers.pop(ident, None)
+        except BaseException:
+            self._give_up(ident)
+            raise
+        return result_of(self._answers.pop(ident) or {})
+
+    def _give_up(self, ident: int) -> None:
+        """Nobody waits for this answer. If it is there already and is a stream's, nobody reads the stream."""
+        if (number := _subscription(self._answers.pop(ident, None) or {})) is not None:
+            self._streams.pop(number, None)
 
     @contextlib.asynccontextmanager
     async def stream(self, method: str, /, **params: Any) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
@@ -228,9 +235,8 @@ class Connection(Methods, Awaits):
         ident, told = message.get("id"), message.get("params")
         if ident in self._answers:
             self._answers[ident] = message
-            answer = message.get("result")
-            if isinstance(answer, dict) and set(answer) == {"subscription"}:  # its messages may follow immediately
-                self._streams.setdefault(answer["subscription"], deque())
+            if (number := _subscription(message)) is not None:  # its messages may follow immediately
+                self._streams.setdefault(number, deque())
         elif ident is None and "error" in message:
             raise UnavailableError(f"the daemon at {self._path} refuses the connection: {message['error']!r:.200}")
         elif isinstance(told, dict) and told.get("subscription") in self._streams:
@@ -264,6 +270,12 @@ async def _connected(where: str, timeout_s: float) -> anyio.abc.SocketStream:
         raise RefusedError(f"{where} cannot be opened by uid {os.getuid()}", kind="not_permitted") from exc
     except (OSError, TimeoutError) as exc:
         raise UnavailableError(f"no daemon answers at {where}: {exc}") from exc
+
+
+def _subscription(message: dict[str, Any]) -> Any:
+    """The number of the stream that an answer has opened; None: it has opened none."""
+    answer = message.get("result")
+    return answer["subscription"] if isinstance(answer, dict) and set(answer) == {"subscription"} else None
 
 
 def _item(told: dict[str, Any]) -> dict[str, Any]:

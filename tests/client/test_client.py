@@ -178,6 +178,43 @@ def test_a_stream_is_read_beside_calls(daemon: FakeDaemon, run: Callable[..., An
     assert daemon.asked[0] == ("events.subscribe", {"types": ["a"]})
 
 
+def test_a_stream_that_is_given_up_while_it_is_opened_has_no_messages_that_wait(
+    daemon: FakeDaemon, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task reads its answer; the task that wanted it is cancelled before it sees it."""
+    monkeypatch.setattr(client, "WAITING_MAX", 3)
+    told = [{"method": "event", "params": {"subscription": 7, "event": {}}} for _ in range(5)]
+    lines = [{"id": 2, "result": {"subscription": 7}}, *told, {"id": 1, "result": {"id": "x"}}]
+    daemon.answers["why"] = lambda _params: b""
+    daemon.answers["events.subscribe"] = lambda _params: b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+    async def body(coordd: client.Connection) -> None:
+        take, opened = coordd._take, anyio.CancelScope()
+
+        def taken(message: dict[str, Any]) -> None:
+            take(message)
+            if message.get("id") == 2:
+                opened.cancel()
+
+        async def watch() -> None:
+            with opened:
+                async with coordd.stream("events.subscribe"):
+                    pytest.fail("it was given up")
+
+        async def ask() -> None:
+            assert (await coordd.why("x"))["id"] == "x"
+
+        monkeypatch.setattr(coordd, "_take", taken)
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(watch)
+        assert opened.cancelled_caught
+        assert not coordd._streams
+
+    run(body)
+
+
 def test_an_error_in_a_stream_is_raised(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
     daemon.answers["run.logs"] = Stream({"text": "x"}, {"error": "gone"})
 
@@ -358,15 +395,22 @@ def test_a_parameter_that_is_a_word_of_python(daemon: FakeDaemon) -> None:
     ]
 
 
-def test_a_slow_method_has_its_time(daemon: FakeDaemon, run: Callable[..., Any], monkeypatch: Any) -> None:
-    """A check may look for 300 s. A daemon that hangs is found by a ping, and does not cost that time."""
+@pytest.fixture
+def impatient(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    """Clients wait 2 s for it. A check takes longer, and status is not answered."""
 
     def slow(_params: Any) -> dict[str, Any]:
-        time.sleep(1.0)
+        time.sleep(3.0)
         return {"seen": "healthy"}
 
-    daemon.answers["check.run"] = daemon.answers["status"] = slow
-    monkeypatch.setattr(client, "ANSWER_S", 0.5)
+    daemon.answers["check.run"] = slow
+    daemon.answers["status"] = lambda _params: b""
+    monkeypatch.setattr(client, "ANSWER_S", 2.0)
+    return daemon
+
+
+def test_a_slow_method_has_its_time(impatient: FakeDaemon, run: Callable[..., Any]) -> None:
+    """A check may look for 300 s. A daemon that hangs is found by a ping, and does not cost that time."""
 
     async def body(coordd: client.Connection) -> None:
         assert (await coordd.check_run("c"))["seen"] == "healthy"
@@ -374,11 +418,15 @@ def test_a_slow_method_has_its_time(daemon: FakeDaemon, run: Callable[..., Any],
             await coordd.status()
 
     run(body)
-    with client.blocking(daemon.path) as coordd:
+    assert [method for method, _ in impatient.asked] == ["ping", "check.run", "status"]
+
+
+def test_a_slow_method_has_its_time_in_the_blocking_form(impatient: FakeDaemon) -> None:
+    with client.blocking(impatient.path) as coordd:
         assert coordd.check_run("c")["seen"] == "healthy"
         with pytest.raises(UnavailableError, match="in time"):
             coordd.status()
-    assert [method for method, _ in daemon.asked] == ["ping", "check.run", "status"] * 2
+    assert [method for method, _ in impatient.asked] == ["ping", "check.run", "status"]
 
 
 def test_one_timeout_for_all_is_one_for_all(daemon: FakeDaemon, run: Callable[..., Any]) -> None:
@@ -388,7 +436,7 @@ def test_one_timeout_for_all_is_one_for_all(daemon: FakeDaemon, run: Callable[..
         with pytest.raises(UnavailableError, match="in time"):
             await coordd.check_run("c")
 
-    run(body, timeout_s=0.1)
-    with client.blocking(daemon.path, timeout_s=0.1) as coordd, pytest.raises(UnavailableError, match="in time"):
+    run(body, timeout_s=1.0)
+    with client.blocking(daemon.path, timeout_s=1.0) as coordd, pytest.raises(UnavailableError, match="in time"):
         coordd.check_run("c")
     assert [method for method, _ in daemon.asked] == ["check.run"] * 2

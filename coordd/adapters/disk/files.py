@@ -35,7 +35,8 @@ def write_atomic(path: str, data: bytes, *, like: os.stat_result | None = None) 
     """Replace a file atomically: after a crash it has the old content or the new one, never a part.
 
     The new file is its owner's alone (0600), or has the mode of ``like``, and as root its owner and group too. Raises
-    OSError, and then the old content is still there.
+    OSError. Then the old content is still there; or the new one is, and a power cut may take it back, because the
+    directory could not be synced.
     """
     temporary = path + UNFINISHED
     try:
