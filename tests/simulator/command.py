@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import gc
 import json
 import multiprocessing
 import statistics
@@ -119,6 +120,8 @@ class Sums:
 def explore(seeds: range, redis_url: str = "") -> Sums:
     """Run some worlds. If there is a Redis server, the worlds that are drawn for it run its scripts."""
     sums = Sums()
+    gc.disable()  # a world's objects live as long as it: to search them again and again takes a tenth of its time
+    gc.freeze()
     for seed in seeds:
         verdict = ""
         try:
@@ -126,6 +129,9 @@ def explore(seeds: range, redis_url: str = "") -> Sums:
         except simulator.Violation as exc:
             world, verdict = exc.world, str(exc)  # type: ignore[attr-defined]  # world: set where it was raised
         sums.take(world, verdict)
+        del world
+        gc.collect()
+    gc.enable()
     return sums
 
 

@@ -7,6 +7,7 @@ A file is changed on one machine after the other, as a person or a tool does it,
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any
 
@@ -157,10 +158,12 @@ class Configuration:
     def __init__(self, world: World) -> None:
         self.world = world
         # _first: digest -> when the first machine got its schedule (true time, the ledger's clock). _newest: each job's
-        # newest definition. _removed: removed job -> the machines whose daemon has noticed the removal.
+        # newest definition. _had: job -> the machines whose daemon has read its file, and has not noticed since that it
+        # is gone. _removed: removed job -> the machines whose daemon has noticed the removal.
         self._first = {job.digest: (0.0, 0.0) for job in world.plan.jobs.values()}
         self._newest = dict(world.plan.jobs)
         self._removed: dict[str, set[int]] = {}
+        self._had: defaultdict[str, set[int]] = defaultdict(set)
         # Job -> when daemons were started that have its file but no memory of the job. They take it for a new job.
         self.met_at_start: dict[str, list[float]] = {}
         self.settled_at = 0.0  # since when all machines have had the same files
@@ -254,14 +257,20 @@ class Configuration:
         for name in before.keys() | jobs.keys():
             if before.get(name) is not jobs.get(name):
                 self.world.records.redefined[host.index, name].append(self.world.now)
+        if self.world.now < host.disk.full_until:
+            return
+        for name in jobs:
+            self._had[name].add(host.index)
         for name, machines in self._removed.items():
-            if name not in jobs and self.world.now >= host.disk.full_until:
+            if name not in jobs and host.index in self._had[name]:
+                self._had[name].discard(host.index)
                 machines.add(host.index)
 
     def _all_noticed(self, name: str) -> bool:
         """The job was removed everywhere, and every machine's daemon has noticed.
 
-        So no daemon can believe that the job was never away.
+        So no daemon can believe that the job was never away. A daemon that was away while the job was back for a moment
+        notices nothing: when the job comes back again, it takes it for the job that another node has brought back.
         """
         there = {host.index for host in self.world.hosts if not host.gone}
         return name in self._removed and there <= self._removed[name]

@@ -8,9 +8,10 @@ scripts find another replication id.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
+import msgpack
 from support.stepped_redis import rewritten
 
 from coordd.adapters.ledger.redis_ledger import RedisLedger, answer_of
@@ -24,6 +25,15 @@ from coordd.core.ledger.requests import AcceptEpoch
 from coordd.core.ledger.rows import RUN_COLUMNS, Hold, JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request
 from simulator.terms import LAG_S, LEASE
+
+# Reads all rows in one round trip, each as one text: what has not changed since is not decoded again.
+ROWS = """
+local rows = {}
+for _, run in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
+  rows[#rows + 1] = cmsgpack.pack(redis.call('HMGET', ARGV[1] .. run, unpack(ARGV, 2)))
+end
+return rows
+"""
 
 # Number of commands that are repeated in one round trip.
 AT_A_TIME = 100
@@ -47,6 +57,7 @@ class ScriptedLedger:
             short_quarantine_s=LEASE + LAG_S,
             scripts=scripts or Scripts(rewritten),
         )
+        self._rows: dict[bytes, Row] = {}  # those of the last look, by their texts
         self._left: dict[str, Row] | None = None  # its rows when it was closed
         self._left_fires: dict[str, Decided] = {}
         self._left_marks: dict[str, Hold] = {}
@@ -87,9 +98,16 @@ class ScriptedLedger:
         return self._redis.recorded(runs) if self._left is None else self._left.keys() & runs
 
     def runs(self, *, job: str = "", state: str = "", limit: int = 100) -> list[Row]:
-        if self._left is not None:
-            return [row for row in self._left.values() if job in ("", row.job) and state in ("", row.state)][:limit]
-        return self._redis.runs(job=job, state=state, limit=limit)
+        rows = self._all() if self._left is None else self._left.values()
+        return [row for row in rows if job in ("", row.job) and state in ("", row.state)][:limit]
+
+    def _all(self) -> Iterable[Row]:
+        """Every run, newest first. Nobody changes a row that was read."""
+        key, each = self._redis.key("list::"), self._redis.key("run:")
+        (texts,) = self._redis.read([["EVAL", ROWS, 1, key, each, *RUN_COLUMNS]])
+        rows = {text: self._rows.get(text) or row_of(_values(text)) for text in texts}
+        self._rows = {text: row for text, row in rows.items() if row is not None}
+        return self._rows.values()
 
     def job(self, name: str) -> JobRow | None:
         """One job's row, with only the columns that a world reads."""
@@ -139,7 +157,7 @@ class ScriptedLedger:
 
     def close(self) -> None:
         """Delete all its data from the server. Its last rows can still be read from this object."""
-        self._left = {row.run: row for row in self._redis.runs(limit=100_000)}
+        self._left = {row.run: row for row in self._all()}
         self._left_fires = {job: self._redis.fires(job) for job in {row.job for row in self._left.values()}}
         self._left_marks = self._redis.marks("")
         self._clear()
@@ -153,3 +171,8 @@ class ScriptedLedger:
         (keys,) = self._redis.read([("KEYS", self._redis.prefix.replace("[", "\\[") + "*")])
         if keys:
             self._redis.read([("DEL", *keys)])
+
+
+def _values(text: bytes) -> list[bytes | None]:
+    """A row's columns; Lua has false for what is not there."""
+    return [None if value is False else value for value in msgpack.unpackb(text, raw=True)]
