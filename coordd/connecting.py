@@ -17,12 +17,12 @@ from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.config import keyring
 from coordd.config.addresses import ENCRYPTED
 from coordd.config.sections import FILES, PYTHON, ClusterConfig, Config
-from coordd.config.values import CONFIG_BACKENDS
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.identity import Known
 from coordd.core.redaction import HIDDEN, redact_text
 from coordd.core.wire.envelope import RETIRED
 from coordd.errors import UnavailableError
+from coordd.plugins import CONFIG_BACKENDS
 from coordd.ports import Bus, Ledger, Mirror, Published, RevisionStore
 from coordd.services.backends.published import PublishedSource
 from coordd.services.backends.source import Called, Source

@@ -59,7 +59,6 @@ from coordd.services.observing import Observing
 from coordd.services.outbox import Outbox
 from coordd.services.plugged.booting import Boot
 from coordd.services.runners import Runners
-from coordd.services.strategies.rooms import plugin_checks
 from coordd.services.views.troubles import Troubles
 
 log = structlog.get_logger("daemon")
@@ -552,5 +551,10 @@ class Daemon:
             checks.append(doctor.warm_check(warm.pid, warm.problem))
         checks.append(doctor.units_check(*probe_units(node.units)))
         absent = self.startable.again(DOCTOR_S)
-        checks += [*plugin_checks(), *self.boot.checks(), *self.observing.checks(), *self.builder.remarks(absent)]
+        checks += [
+            *doctor.plugin_checks(self.health.brought.problems()),
+            *self.boot.checks(),
+            *self.observing.checks(),
+            *self.builder.remarks(absent),
+        ]
         return checks + doctor.job_checks(self.jobs.jobs, self._problems(), self.builder.refused(), absent)

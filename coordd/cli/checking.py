@@ -19,11 +19,11 @@ from coordd.config.safety import warnings
 from coordd.config.sections import FILES, PYTHON, Config
 from coordd.config.settings import read_config
 from coordd.config.tomlfile import Problem
-from coordd.config.values import CONFIG_BACKENDS
 from coordd.core.jobs.arguments import nearest
 from coordd.core.jobs.job import HOOK, Command, Job, SparkSubmit
 from coordd.core.jobs.schedule import next_fire
 from coordd.errors import RefusedError, UnavailableError
+from coordd.plugins import CONFIG_BACKENDS
 
 # Where the packaged service has its state, and its sockets.
 PACKAGED = ("/var/lib/coordd", "/run/coordd")

@@ -53,6 +53,7 @@ from coordd.core.jobs.schedule import parse_duration
 from coordd.core.ledger.words import RHO
 from coordd.core.node.room import PRIORITIES
 from coordd.errors import ConfigError
+from coordd.plugins import CONFIG_BACKENDS
 
 CONFIG_PATH = "/etc/coordd/coordd.toml"
 
@@ -218,7 +219,7 @@ def _conf_allow(value: object) -> tuple[str, ...]:
 
 
 def _backend(value: object) -> str:
-    return values.brought(value, values.CONFIG_BACKENDS, "a configuration backend", *BACKENDS)
+    return values.brought(value, CONFIG_BACKENDS, "a configuration backend", *BACKENDS)
 
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {

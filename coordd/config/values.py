@@ -17,8 +17,8 @@ from coordd.core.jobs.schedule import parse_duration
 from coordd.core.names import NAME, NAME_RULE
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
-from coordd.plugins import GROUPS
-from coordd.plugins.installed import misfit, package_of, points
+from coordd.plugins import GROUPS, STRATEGIES
+from coordd.plugins.installed import package_of, points, unfit
 
 # A file with more unknown keys is another kind of file; naming all of them would take quadratic time.
 UNKNOWN_MAX = 20
@@ -26,11 +26,6 @@ UNKNOWN_MAX = 20
 # The size of a pool, a concurrency, a rate or a queue, and how many pools there may be.
 SIZE_MAX = 1_000_000
 POOLS_MAX = 1000
-
-# The group of entry points that bring strategies.
-STRATEGIES = "coordd.strategies"
-# The group of the entry points that bring configuration backends.
-CONFIG_BACKENDS = "coordd.config_backends"
 
 _SIZE = re.compile(r"([0-9]{1,9})([KMGT]?)", re.ASCII)
 
@@ -256,13 +251,12 @@ def brought(value: object, group: str, what: str, *built_in: str) -> str:
     if said not in known:
         near = nearest(said, [*built_in, *known])
         raise ValueError(f"expected {what}, found {found(said)}, which no installed package brings; {near}")
-    if wrong := misfit(known[said]):
-        raise ValueError(f"expected {what} for this version of coordd, found {found(said)}: {wrong}")
+    if wrong := unfit(known[said]):
+        raise ValueError(f"expected {what} that can be used, found {found(said)}: {wrong}")
     return said
 
 
 def installed() -> tuple[str, ...]:
     """Every plug-in that a package brings, with the package and its version."""
-    groups = (STRATEGIES, CONFIG_BACKENDS, *GROUPS)
-    brought_in = sorted((one for group in groups for one in points(group)), key=lambda one: one.name)
+    brought_in = sorted((one for group in GROUPS for one in points(group)), key=lambda one: one.name)
     return tuple([f"{one.name} ({package_of(one)})" for one in brought_in])

@@ -12,10 +12,22 @@ from typing import Any, NamedTuple
 BOOT_STEPS = "coordd.boot_steps"
 CHECKS = "coordd.checks"
 COMMANDS = "coordd.commands"
+CONFIG_BACKENDS = "coordd.config_backends"
 SERVICES = "coordd.services"
 SINKS = "coordd.sinks"
+STRATEGIES = "coordd.strategies"
 TRIGGERS = "coordd.triggers"
-GROUPS = (BOOT_STEPS, CHECKS, COMMANDS, SERVICES, SINKS, TRIGGERS)
+# Every group, and what one of it is.
+GROUPS = {
+    BOOT_STEPS: "a boot step",
+    CHECKS: "a check",
+    COMMANDS: "a command",
+    CONFIG_BACKENDS: "a configuration backend",
+    SERVICES: "a service",
+    SINKS: "a sink",
+    STRATEGIES: "a strategy",
+    TRIGGERS: "a trigger",
+}
 
 
 class CheckContext(NamedTuple):

@@ -26,6 +26,7 @@ from coordd.plugins import (
     READY,
     SERVICES,
     SINKS,
+    STRATEGIES,
     TRIGGERS,
     BootContext,
     CheckContext,
@@ -111,6 +112,36 @@ def of_trigger(name: str, context: dict[str, Any], say: Callable[[str], None]) -
     return 0
 
 
+def of_strategy(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Answer questions until standard input ends; each is a line, and so is its answer."""
+    from coordd.core.node.room import Past, Room
+
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, DATA_BYTES_MAX))
+    kinds: dict[str, Callable[..., Any]] = {"room": Room, "past": Past}
+    strategy = loaded(STRATEGIES, name)
+    _limit(None)
+    say(READY)
+    for line in sys.stdin.buffer:
+        [(kind, about)] = json.loads(line).items()
+        _limit(context["asked_s"])
+        answers = [_answer(strategy, kinds[kind](*one)) for one in about]
+        _limit(None)
+        say(json.dumps(answers))
+    return 0
+
+
+def _answer(strategy: Callable[[Any], Any], about: object) -> tuple[object, str]:
+    """What it says, as far as JSON can say it; and why there is nothing."""
+    try:
+        said = strategy(about)
+        plain = said is None or isinstance(said, bool | float) or (isinstance(said, int) and abs(said) < 10**100)
+        return (said if plain else _line(repr(said))), ""
+    except SystemExit as exc:
+        return None, f"it called exit({exc.code!r:.40})"
+    except Exception as exc:  # whatever a plug-in raises is told
+        return None, f"failed: {type(exc).__name__}: {_line(exc)}"
+
+
 def _is_pair(one: object) -> bool:
     return isinstance(one, tuple | list) and len(one) == 2
 
@@ -151,8 +182,14 @@ KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = 
     CHECKS: of_check,
     SERVICES: of_service,
     SINKS: of_sink,
+    STRATEGIES: of_strategy,
     TRIGGERS: of_trigger,
 }
+
+
+def _limit(seconds: float | None) -> None:
+    """The kernel ends this process a little later than that. None: there is no limit."""
+    signal.setitimer(signal.ITIMER_REAL, 0.0 if seconds is None else seconds + ORPHAN_S)
 
 
 def _failed(exc: BaseException) -> str:
@@ -176,7 +213,7 @@ def main() -> NoReturn:
     code, word = COULD_NOT_LOOK, "" if group == CHECKS else f"{PROBLEM} "
     try:
         said = json.loads(context)
-        signal.setitimer(signal.ITIMER_REAL, said["timeout_s"] + ORPHAN_S if "timeout_s" in said else 0.0)
+        _limit(said.get("timeout_s"))
         code = KINDS[group](name, said, say)
     except SystemExit as exc:
         say(f"{word}it called exit({exc.code!r:.40})")

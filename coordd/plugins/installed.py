@@ -21,6 +21,20 @@ def package_of(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "no package"
 
 
+def unfit(point: EntryPoint) -> str:
+    """Why a plug-in cannot be used, as far as that is seen without loading it; "" if nothing is seen."""
+    if wrong := misfit(point):
+        return wrong
+    from importlib.util import find_spec  # here, because few sites have a plug-in
+
+    top = point.module.partition(".")[0]
+    try:
+        there = find_spec(top) is not None  # of a top level nothing is executed
+    except (ImportError, ValueError):
+        there = False
+    return "" if there else f"{package_of(point)} names {point.value}, and there is no module {top}"
+
+
 def misfit(point: EntryPoint) -> str:
     """Why a plug-in is not for this version of coordd, by what its package requires of it; "" if it is."""
     said = [text for text in (point.dist.requires or ()) if "coordd" in text] if point.dist is not None else []

@@ -18,6 +18,7 @@ from coordd.services.driver import Driver
 from coordd.services.ledger import CONNECTED, FOREIGN, LedgerService, boottime
 from coordd.services.pace import in_thread, turn
 from coordd.services.readiness import Readiness, stuck
+from coordd.services.strategies.brought import Brought
 from coordd.services.strategies.priorities import Priorities
 from coordd.services.strategies.rooms import Rooms
 from coordd.services.views.troubles import Troubles
@@ -69,9 +70,10 @@ class Health:
         self._look = look
         # Its own: the shared ones may all be in use. The first is for all that must not wait for a slow disk.
         self._threads, self._cleaning = trio.CapacityLimiter(2), trio.CapacityLimiter(1)
-        self._rooms = Rooms(driver)
+        self.brought = Brought()
+        self._rooms = Rooms(driver, self.brought)
         self.readiness = Readiness(driver, ledger)
-        self._priorities = Priorities(driver, ledger)
+        self._priorities = Priorities(driver, ledger, self.brought)
         self._job_breakers = JobBreakers(driver)
         self._said = ""
         self._no_thread = False
@@ -81,6 +83,7 @@ class Health:
     async def run(self) -> None:
         """Check for ever."""
         async with trio.open_nursery() as nursery:
+            await nursery.start(self.brought.run)
             nursery.start_soon(self._priorities.run)
             nursery.start_soon(self._look_at_launches)
             nursery.start_soon(self._clean_up)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -22,6 +23,9 @@ from coordd.errors import UnavailableError
 
 # The answer: ten thousand jobs need less.
 BYTES_MAX = 32 * 2**20
+
+# Bytes of memory for the data of the function.
+MEMORY_MAX = 2**30
 
 # Bytes of the length, which comes before the answer: a process that the function left behind may hold the pipe
 # open, so its end does not tell that the answer is complete.
@@ -142,6 +146,7 @@ def main() -> NoReturn:
     die_with_parent()  # it must not outlive a daemon that stops meanwhile
     if os.getppid() != int(sys.argv[2]):
         os._exit(1)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX))
     out = os.dup(1)
     os.dup2(2, 1)
     said = json.dumps(answer(sys.argv[1])).encode()

@@ -14,6 +14,7 @@ import click
 from coordd.cli.options import Failed, Group
 from coordd.errors import CoorddError
 from coordd.plugins import COMMANDS
+from coordd.plugins.installed import misfit
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -58,6 +59,8 @@ class Plugged(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """The context of the plug-in's command, which runs in place of this one."""
+        if wrong := misfit(self.point):
+            raise Failed(f"{self.what} is not run: {wrong}")
         try:
             command = self.point.load()
         except (Exception, SystemExit) as exc:  # a plug-in's own code: whatever it raises is told

@@ -24,6 +24,8 @@ from coordd.core.wire.chain import Break
 from coordd.core.wire.envelope import ACCEPT, REFUSALS, Keyring
 from coordd.core.wire.windows import CLOCK_SKEW_MAX_S
 from coordd.errors import CoorddError, UnavailableError
+from coordd.plugins import GROUPS, STRATEGIES
+from coordd.plugins.installed import package_of, points, unfit
 from coordd.ports import Bus, Ledger, Verifiable
 from coordd.services.breakers.view import of_jobs
 from coordd.services.driver import Driver
@@ -290,6 +292,19 @@ def audit_check(look: Callable[[], Sequence[Break]]) -> Check:
     where = [f"{b.file}:{b.line}: {b.problem}" if b.line else f"{b.file} {b.problem}" for b in breaks]
     text = f"the chain of the audit is broken: {'; '.join(where[:3])}" if breaks else "its chain is intact"
     return check("audit", FAIL if breaks else OK, text, "coordctl audit; see docs/runbook.md")
+
+
+def plugin_checks(strategies: Mapping[str, str]) -> list[Check]:
+    """Every plug-in, with its package and version. None is loaded: they run in processes of their own.
+    ``strategies``: what is wrong with those that were asked.
+    """
+    advice = "it is not used: repair or remove its package"
+    return [
+        check(f"plug-in {point.name}", WARN if wrong else OK, wrong or f"{what} of {package_of(point)}", advice)
+        for group, what in GROUPS.items()
+        for point in points(group)
+        for wrong in (unfit(point) or (strategies.get(point.name, "") if group == STRATEGIES else ""),)
+    ]
 
 
 def opened_checks(open_ledger: Callable[[], Ledger]) -> list[Check]:

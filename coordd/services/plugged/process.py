@@ -7,7 +7,7 @@ import json
 import os
 import resource
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import structlog
@@ -15,17 +15,14 @@ import trio
 
 from coordd import plugins
 from coordd.config.plugged.services import ServiceTable
-from coordd.core.redaction import redact_text
-from coordd.core.visible import visible
-from coordd.services.programs.child import environment, host, killed, limit
+from coordd.services.programs.child import environment, host, how, killed, limit, lines
 
 log = structlog.get_logger("services")
 
 # How long (seconds) it may take to end after TERM.
 GRACE_S = 3.0
 
-# Characters of a line of its output; a longer one is cut. Lines that the log takes within LINES_S seconds.
-LINE_MAX = 1000
+# Lines of its output that the log takes within LINES_S seconds.
 LINES_MAX, LINES_S = 100, 60.0
 
 # How often (seconds) its silence is looked at, at least.
@@ -88,7 +85,7 @@ async def hosted(of: Plugged, context: dict[str, Any], heard: Heard, watch: Call
     finally:
         with trio.CancelScope(shield=True):
             await _end(process)
-    return told.why or told.problem or _how(process.returncode)
+    return told.why or told.problem or how(process.returncode)
 
 
 async def served(table: ServiceTable, about: dict[str, str], heard: Heard) -> str:
@@ -145,17 +142,6 @@ class _Watchdog:
             await trio.sleep(max(0.01, min(left_s, LOOK_S)))
 
 
-async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
-    """Its lines, cut to LINE_MAX, printable and without secrets."""
-    rest = b""
-    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-        async for piece in stream:
-            *whole, rest = (rest + piece).split(b"\n")
-            rest = rest[: 4 * LINE_MAX]
-            for line in whole:
-                yield visible(redact_text(line[: 4 * LINE_MAX].decode(errors="replace")))[:LINE_MAX]
-
-
 async def _logged(of: Plugged, stream: trio.abc.ReceiveStream) -> None:
     """Its output goes to the log, a bounded part of it."""
     began, count = trio.current_time(), 0
@@ -177,9 +163,3 @@ async def _end(process: trio.Process) -> None:
         with trio.move_on_after(GRACE_S):
             await process.wait()
     await killed(process)
-
-
-def _how(code: int | None) -> str:
-    if code is None:
-        return "it cannot be killed"
-    return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"

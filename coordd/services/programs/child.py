@@ -7,15 +7,21 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import structlog
 import trio
+
+from coordd.core.redaction import redact_text
+from coordd.core.visible import visible
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # The program of what a package brings.
 HOST = (sys.executable, "-P", "-m", "coordd.plugins.host")
+
+# Characters of a line of its output; a longer one is cut.
+LINE_MAX = 1000
 
 # How long (seconds) a killed program is waited for; the kernel may keep it for longer.
 END_S = 1.0
@@ -58,3 +64,21 @@ async def killed(process: trio.Process) -> None:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 await stream.aclose()
+
+
+async def lines(stream: trio.abc.ReceiveStream) -> AsyncIterator[str]:
+    """Its lines, cut to LINE_MAX, printable and without secrets."""
+    rest = b""
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async for piece in stream:
+            *whole, rest = (rest + piece).split(b"\n")
+            rest = rest[: 4 * LINE_MAX]
+            for line in whole:
+                yield visible(redact_text(line[: 4 * LINE_MAX].decode(errors="replace")))[:LINE_MAX]
+
+
+def how(code: int | None) -> str:
+    """How a program has ended, in words. None: it is still there."""
+    if code is None:
+        return "it cannot be killed"
+    return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"

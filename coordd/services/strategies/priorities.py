@@ -1,14 +1,12 @@
 """Asks the strategy of priorities (``[cluster] priority``) which jobs go first, by what the ledger knows of their runs.
 
-The built-in strategies are in core/node/room.py. A strategy of a package runs in a thread with a deadline. If it fails,
-or says something absurd, the log says so once, and what it said before holds on. One that does not answer keeps its
-thread, so it is asked again only when that call has ended: the threads of the daemon are for others.
+The built-in strategies are in core/node/room.py, others come from packages (brought.py). If one fails, or says
+something absurd, the log says so once, and what it said before holds on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from statistics import median
 
 import structlog
@@ -21,7 +19,7 @@ from coordd.core.node.room import PRIORITIES, Past
 from coordd.errors import CoorddError
 from coordd.services.driver import Driver
 from coordd.services.ledger import LedgerService
-from coordd.services.strategies.rooms import ASKED_S, loaded
+from coordd.services.strategies.brought import Brought, Said, StrategyError
 
 log = structlog.get_logger("priorities")
 
@@ -30,19 +28,16 @@ LOOK_S = 30.0
 AGAIN_S = 2.0
 RUNS_MAX = 50
 
-Ordering = Callable[[Past], float]
-
 
 class Priorities:
     """What the strategy says of each job."""
 
-    def __init__(self, driver: Driver, ledger: LedgerService) -> None:
+    def __init__(self, driver: Driver, ledger: LedgerService, brought: Brought) -> None:
         self._driver = driver
         self._ledger = ledger
+        self._brought = brought
         self._scores: dict[str, float] = {}
         self._asked = ""  # the name of the strategy that was asked last
-        self._strategies: dict[str, Ordering] = {}  # those of packages that were loaded
-        self._calls: dict[str, trio.CapacityLimiter] = {}  # for each of them, one call at a time
         self._trouble = ""
 
     async def run(self) -> None:
@@ -57,18 +52,18 @@ class Priorities:
         name = node.settings.priority_by
         if name != self._asked:
             self._scores, self._asked, self._trouble = {}, name, ""
-        if name and not self._hangs(name):
+        if name:
             try:
                 pasts = [await self._past(job) for job in sorted(node.jobs)]
             except CoorddError:
                 return False  # what it said before holds on
             try:
-                self._scores = await self._ask(name, pasts)
-                self._trouble = ""
-            except trio.TooSlowError:
-                self._failed(name, f"no answer within {ASKED_S:g} s; it is asked again when that call has ended")
-            except Exception as exc:  # a plug-in's own code: whatever it raises, it is named here
-                self._failed(name, f"failed: {type(exc).__name__}: {exc}"[:200])
+                scores = await self._ask(name, pasts)
+                if scores is None:
+                    return False  # it is loaded
+                self._scores, self._trouble = scores, ""
+            except StrategyError as exc:
+                self._failed(name, str(exc)[:300])
         node.pursuits.scored(self._scores)
         return True
 
@@ -77,22 +72,12 @@ class Priorities:
         rows = await self._ledger.query(lambda ledger: ledger.runs(job=job, limit=RUNS_MAX))
         return past_of(job, [row for row in rows if not run_fault(row)], wall)
 
-    def _hangs(self, name: str) -> bool:
-        """True while the last call of a package's strategy has not ended."""
-        return name in self._calls and self._calls[name].borrowed_tokens > 0
-
-    async def _ask(self, name: str, pasts: list[Past]) -> dict[str, float]:
-        def ask() -> dict[str, float]:
-            strategy = PRIORITIES.get(name) or self._strategies.get(name)
-            if strategy is None:
-                strategy = self._strategies[name] = loaded(name)
-            return {past.job: _number(strategy(past)) for past in pasts}
-
-        if name in PRIORITIES:
-            return ask()
-        limiter = self._calls.setdefault(name, trio.CapacityLimiter(1))
-        with trio.fail_after(ASKED_S):
-            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+    async def _ask(self, name: str, pasts: list[Past]) -> dict[str, float] | None:
+        """What it says of each job; None while it is loaded. Raises StrategyError."""
+        if (built_in := PRIORITIES.get(name)) is not None:
+            return {past.job: built_in(past) for past in pasts}
+        answers = await self._brought.ask(name, "past", pasts)
+        return None if answers is None else {past.job: _number(said) for past, said in zip(pasts, answers, strict=True)}
 
     def _failed(self, name: str, what: str) -> None:
         if self._trouble != what:
@@ -108,7 +93,10 @@ def past_of(job: str, rows: list[Row], wall: float) -> Past:
     return Past(job, len(rows), max(0.0, median(lasted)) if lasted else None, every_s)
 
 
-def _number(said: object) -> float:
-    if isinstance(said, bool) or not isinstance(said, int | float) or math.isnan(said):
-        raise TypeError(f"it said {said!r:.60}; expected a number")
-    return float(said)
+def _number(said: Said) -> float:
+    if said.problem:
+        raise StrategyError(said.problem)
+    value = said.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise StrategyError(f"it said {value!r:.60}; expected a number")
+    return float(value)

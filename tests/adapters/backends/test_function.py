@@ -42,6 +42,7 @@ def test_tables_and_texts(site: Path) -> None:
         ("import sys; sys.exit(3)", r"it called exit\(3\)"),
         ("import os; os._exit(7)", r"ended its process without an answer \(exit code 7\)"),
         ("import os; os.kill(os.getpid(), 9)", r"ended its process without an answer \(exit code -9\)"),
+        ("kept = [bytearray(2**26) for _ in range(64)]", "it failed: MemoryError"),
         ("return [1]", r"expected a dict of job tables .* found list: \[1\]"),
         ('return {"sales": 5}', "at 'sales' found 5"),
         ("return {5: {}}", r"at 5 found \{\}"),

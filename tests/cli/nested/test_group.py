@@ -94,3 +94,10 @@ def test_one_that_spoils_its_import_spoils_no_other_command(tmp_path: Path, text
 def test_the_usual_commands_search_no_package() -> None:
     program = "import sys, coordd.cli.coordctl; sys.exit('importlib.metadata' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+def test_one_for_another_version_of_coordd_is_not_run(tmp_path: Path) -> None:
+    folder = written(tmp_path / "bad", "coordd.commands", COMMANDS, "greet", requires="coordd>=99")
+    code, out, err = call(folder, "greet", "ann")
+    assert (code, out) == (1, "")
+    assert "the plug-in greet of bad 0.7 is not run: bad 0.7 is for coordd>=99, and this is coordd" in err

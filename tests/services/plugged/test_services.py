@@ -153,7 +153,7 @@ def test_the_log_takes_a_bounded_part_of_its_output_and_no_secret(capfd: pytest.
     text = "".join(capfd.readouterr())
     assert 90 < text.count("service.said") <= process.LINES_MAX
     assert "geheim" not in text
-    assert max(map(len, text.splitlines())) < 2 * process.LINE_MAX
+    assert max(map(len, text.splitlines())) < 2 * program.LINE_MAX
 
 
 @pytest.mark.parametrize("name", ["good", "trio_one"])

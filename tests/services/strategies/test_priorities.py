@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +16,9 @@ from coordd.core.ledger.steps import Life
 from coordd.core.ledger.words import FAILURE, SUCCESS, Policy
 from coordd.core.node.room import PRIORITIES, Past
 from coordd.errors import UnavailableError
-from coordd.services.strategies import priorities as module, rooms
+from coordd.services.strategies.brought import Brought
 from coordd.services.strategies.priorities import Priorities, past_of
+from services.strategies.conftest import Bring
 
 WALL = 1_800_000_000.0
 
@@ -65,11 +63,17 @@ ROWS = {
 
 def looked(site: Site, times: int = 1) -> list[Any]:
     """The log of some looks."""
-    priorities = Priorities(site, site)  # type: ignore[arg-type]  # it has all that Priorities uses
 
     async def look() -> None:
-        for _ in range(times):
-            await priorities.look()
+        async with trio.open_nursery() as nursery:
+            brought = Brought()
+            await nursery.start(brought.run)
+            driver: Any = site  # it has all that Priorities uses
+            priorities = Priorities(driver, driver, brought)
+            for _ in range(times):
+                while not await priorities.look():
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
 
     with capture_logs() as logs:
         trio.run(look)
@@ -109,36 +113,27 @@ def test_the_past_of_a_job() -> None:
     assert set(PRIORITIES) == {"quick_first", "long_first", "rare_first"}
 
 
-def test_a_strategy_of_a_package_orders_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: lambda past: len(past.job)))
+def test_a_strategy_of_a_package_orders_the_jobs(bring: Bring) -> None:
+    bring("def mine(past): return len(past.job)")
     site = Site("mine", ROWS)
     assert looked(site) == []
     assert site.scores == {"quick": 5.0, "long": 4.0, "rare": 4.0, "fresh": 5.0}
 
 
-def hang(_: Past) -> float:
-    time.sleep(1.5)
-    return 1.0
-
-
-def fail(_: Past) -> float:
-    raise ValueError("no idea")
-
-
 @pytest.mark.parametrize(
-    ("strategy", "problem"),
+    ("does", "problem"),
     [
-        (hang, "no answer within 1 s"),
-        (fail, "failed: ValueError: no idea"),
-        (lambda past: "high", "expected a number"),
-        (lambda past: True, "expected a number"),
-        (lambda past: math.nan, "expected a number"),
+        ("loops(past)", "no answer within 1 s"),
+        ("raise ValueError('no idea')", "failed: ValueError: no idea"),
+        ("sys.exit()", "it called exit(None)"),
+        ("os._exit(1)", "its process has ended"),
+        ("return 'high'", "expected a number"),
+        ("return True", "expected a number"),
+        ("return math.nan", "expected a number"),
     ],
 )
-def test_a_strategy_that_fails_is_named_once_and_nothing_changes(
-    strategy: Any, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
+def test_a_strategy_that_fails_is_named_once_and_nothing_changes(bring: Bring, does: str, problem: str) -> None:
+    bring(f"def mine(past):\n    if past.job == 'rare':\n        {does}\n    return 1.0")
     site = Site("mine", ROWS)
     said = looked(site, times=2)
     assert len(said) == 1
@@ -147,40 +142,10 @@ def test_a_strategy_that_fails_is_named_once_and_nothing_changes(
     assert site.scores == {}
 
 
-def test_one_that_hangs_keeps_one_thread_and_none_of_the_daemons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked again when its call has ended."""
-    held, calls = threading.Event(), []
-
-    def strategy(past: Past) -> float:
-        calls.append(past.job)
-        held.wait(30.0)
-        return 5.0
-
-    monkeypatch.setattr(module, "ASKED_S", 0.05)
-    monkeypatch.setattr(rooms, "installed", lambda name: SimpleNamespace(load=lambda: strategy))
-    site = Site("mine", {"quick": ROWS["quick"]})
-    priorities = Priorities(site, site)  # type: ignore[arg-type]  # it has all that Priorities uses
-
-    async def look() -> None:
-        try:
-            for _ in range(4):
-                await priorities.look()
-            assert calls == ["quick"]
-            assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
-        finally:
-            held.set()
-        while site.scores != {"quick": 5.0}:
-            await trio.sleep(0.01)
-            await priorities.look()
-
-    with capture_logs() as logs:
-        trio.run(look)
-    assert len([entry for entry in logs if entry["event"] == "strategy.absurd"]) == 1
-
-
 def test_what_it_said_holds_on_while_the_ledger_is_away() -> None:
     site = Site("quick_first", ROWS)
-    priorities = Priorities(site, site)  # type: ignore[arg-type]  # it has all that Priorities uses
+    driver: Any = site  # it has all that Priorities uses
+    priorities = Priorities(driver, driver, Brought())
     trio.run(priorities.look)
     site.away, site.scores = True, {"kept": 1.0}
     trio.run(priorities.look)

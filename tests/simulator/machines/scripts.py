@@ -174,5 +174,5 @@ class ScriptedLedger:
 
 
 def _values(text: bytes) -> list[bytes | None]:
-    """A row's columns; Lua has false for what is not there."""
+    """A row's columns; Lua has false for an absent one."""
     return [None if value is False else value for value in msgpack.unpackb(text, raw=True)]

@@ -19,33 +19,12 @@ import pytest
 from cli.test_daemon import Node, running
 from support.fake_daemon import open_directory, write_job
 
+from system.lab.probe import probed
+
 DEADLINE_S = 60.0
 
 CONNECTIONS = 240
 REQUESTS = 2000
-
-# The daemon, with a probe. The probe measures how long the loop works between two looks at its timers and sockets, in
-# seconds of its own CPU time (so a busy machine does not count). It writes down each new maximum.
-PROBED = """
-import os, sys, time, trio
-class Probe(trio.abc.Instrument):
-    worst = since = began = 0.0
-    def after_io_wait(self, timeout):
-        self.since = time.thread_time()
-    def before_io_wait(self, timeout):
-        held = time.thread_time() - self.since if self.since else 0.0
-        if os.path.exists(sys.argv[-1] + ".go") and held > self.worst:
-            self.worst = held
-            with open(sys.argv[-1], "w") as file:
-                file.write(repr(held))
-run = trio.run
-probe = sys.argv.pop(1)
-trio.run = lambda *args, **options: run(*args, **{**options, "instruments": [Probe()]})
-from coordd.cli.coordd import main
-sys.argv_probe = probe
-Probe.before_io_wait.__globals__["sys"] = type("S", (), {"argv": [probe]})
-main()
-"""
 
 # Runs as another user: sends all at once, on as many connections as it gets, until its time is over.
 STRANGER = """
@@ -175,7 +154,7 @@ def test_a_stranger_at_full_strength_takes_nothing_from_operators(kinds: tuple[s
         for number in range(50):
             write_job(directory, f"many{number}", 'schedule = "5 4 1 1 *"\n' + JOB)
         held = Path(directory, "held")
-        with running(directory, [sys.executable, "-c", PROBED, str(held)]) as node:
+        with running(directory, probed(held)) as node:
             runs = [node.ctl("run", "trigger", "long", "--id", str(n)).stdout.strip() for n in range(2)]
             Path(f"{held}.go").touch()
             with strangers(node, *kinds, seconds=12.0) as attackers:
