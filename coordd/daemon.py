@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import os
@@ -399,7 +398,7 @@ class Daemon:
                     log.info("daemon.stopping", signal=signal.Signals(number).name)
                     inner.cancel()
                 elif number == signal.SIGHUP and self._begun and not inner.cancel_called:
-                    with contextlib.suppress(CoorddError):  # refused, logged and in STATUS: the old configuration stays
+                    with self._audit.by_signal("reload", "SIGHUP"):  # refused: the old configuration stays
                         self.reload()
                 elif number == signal.SIGUSR1:
                     log.info("daemon.state", **self.methods.status_now())

@@ -7,10 +7,13 @@ Reads of logs are recorded in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from coordd.core.wire.chain import Checked
+from coordd.errors import CoorddError
 from coordd.services.ledger import boottime
 from coordd.services.views.objects import instant
 
@@ -65,6 +68,17 @@ class Audit:
     def unknown(self, record: dict[str, Any]) -> None:
         """A change had no answer in time; ``reason`` says why. Each subject has windows of its own."""
         self._counted({**record, "outcome": UNKNOWN}, str(record["subject"]))
+
+    @contextmanager
+    def by_signal(self, method: str, name: str) -> Iterator[None]:
+        """A change that a signal asks for: only root and the daemon's user may send one. A refusal goes no further."""
+        record = {"method": method, "subject": "", "uid": os.getuid(), "by": name}
+        try:
+            yield
+        except CoorddError as exc:
+            self.refused({**record, "reason": str(exc)})
+        else:
+            self.done(record)
 
     def _counted(self, record: dict[str, Any], subject: str = "") -> None:
         now = self._clock()

@@ -131,3 +131,23 @@ def test_a_broken_chain_is_named_and_a_restart_is_none() -> None:
             told = {c["check"]: c for c in node.json("doctor", code=1)}["audit"]
             assert told["state"] == "fail"
             assert f"00000001.jsonl:{at}" in told["text"]
+
+
+def test_a_reload_by_a_signal_is_recorded_done_or_refused() -> None:
+    with open_directory() as directory:
+        os.makedirs(f"{directory}/jobs.d")
+        with running(directory, DAEMON) as node:
+
+            def reloads() -> list[tuple[str, str, int]]:
+                """Oldest first."""
+                records = sorted(node.json("audit")["records"], key=lambda record: record["n"])
+                return [(one["outcome"], one["by"], one["uid"]) for one in records if one["method"] == "reload"]
+
+            node.process.send_signal(signal.SIGHUP)
+            node.wait_until(lambda: len(reloads()) == 1)
+            Path(directory, "coordd.toml").write_text("nonsense = 1\n")
+            node.process.send_signal(signal.SIGHUP)
+            node.wait_until(lambda: len(reloads()) == 2)
+
+            assert reloads() == [("done", "SIGHUP", os.getuid()), ("refused", "SIGHUP", os.getuid())]
+            assert node.process.poll() is None

@@ -8,6 +8,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +22,9 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.identity import Known
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.requests import Cancel, Claim, Close, ListOpen, Prune, Register, Resolve, Revoke, Suspend
-from coordd.core.ledger.runner_requests import Commit, Gate, Renew, Report, Request, Restore
+from coordd.core.ledger.requests import Close, ListOpen, Register, Settled
+from coordd.core.ledger.rows import Cursor
+from coordd.core.ledger.runner_requests import Grant, Registration, Request
 from coordd.errors import ForeignLedgerError, LedgerClosedError, RefusedError, UnavailableError
 from coordd.ports import Ledger
 
@@ -286,6 +288,11 @@ def test_it_is_not_closed_while_attempts_hold_leases(
     assert nodes.ask(Close(force=True, by="root")).word == "ok"
 
 
+def needed(kind: type[Request[Any]]) -> list[tuple[str, Parameter]]:
+    """The parameters of a request that have no default."""
+    return [(name, one) for name, one in signature(kind).parameters.items() if one.default is one.empty]
+
+
 @pytest.mark.parametrize("kind", CLOSABLE)
 def test_what_waits_does_not_keep_it_open_and_afterwards_nobody_is_answered(
     kind: str, make_ledger: Callable[[str], Ledger], clock: FakeClock
@@ -296,22 +303,14 @@ def test_what_waits_does_not_keep_it_open_and_afterwards_nobody_is_answered(
     nodes.ask(Register(of=nodes.of("waits#1")))
     assert nodes.ask(Close(force=False, by="root")).word == "ok"
     grant, of = grant_of("waits#1", 0, 5, "nonce"), nodes.of("waits#1")
-    requests: tuple[Request[Any], ...] = (
-        Register(of=nodes.of("waits#2")),
-        Claim(of=of, attempt=grant.attempt, nonce="n", node="a.1", lease_s=LEASE_S),
-        Gate(grant=grant),
-        Renew(grant=grant, lease_s=LEASE_S, launched=True),
-        Commit(grant=grant),
-        Cancel(run="waits#1", by="root"),
-        Report(grant=grant, state="success", exit_code=0),
-        Revoke(run="waits#1", by="root"),
-        Prune(keep_s=0.0, limit=10),
-        Resolve(run="waits#1", outcome="success", by="root"),
-        Suspend(job="waits", suspended=True, by="root"),
-        ListOpen(jobs=("waits",)),
-        Restore(of=of, grant=grant, node="a.1", lease_s=LEASE_S, state="started"),
-        Close(by="root"),
-    )
+    plain: dict[type, Any] = {str: "success", int: 1, float: LEASE_S, bool: True, Registration: of, Grant: grant}
+    plain |= {Cursor: Cursor(not_before=0.0, run="x"), Settled: Settled(1.0)}
+    named = {"how": "changed"}  # which is one of few words
+    kinds: list[type[Request[Any]]] = [
+        kind for kind in Request.__subclasses__() if kind.__module__.startswith("coordd.core.ledger.")
+    ]
+    assert len(kinds) >= 29
+    requests = [kind(**{name: named.get(name, plain[one.annotation]) for name, one in needed(kind)}) for kind in kinds]
     for request in requests:
         with pytest.raises(LedgerClosedError, match="export --close"):
             ledger.ask(request)
