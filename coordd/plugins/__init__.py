@@ -16,6 +16,7 @@ CONFIG_BACKENDS = "coordd.config_backends"
 SERVICES = "coordd.services"
 SINKS = "coordd.sinks"
 STRATEGIES = "coordd.strategies"
+TOPICS = "coordd.topics"
 TRIGGERS = "coordd.triggers"
 # Every group, and what one of it is.
 GROUPS = {
@@ -26,6 +27,7 @@ GROUPS = {
     SERVICES: "a service",
     SINKS: "a sink",
     STRATEGIES: "a strategy",
+    TOPICS: "a topic",
     TRIGGERS: "a trigger",
 }
 
@@ -72,6 +74,18 @@ class ServiceContext:
     def status(self, text: str) -> None:
         """A line for people, and a sign of life for the watchdog."""
         self._say(f"{STATUS} {text}")
+
+
+class TopicContext(NamedTuple):
+    """Of an election's handler: the election and its topic, the node, which is first in it, the cluster, and the
+    daemon's control socket.
+    """
+
+    id: str
+    topic: str
+    node: str
+    cluster: str
+    socket: str
 
 
 class BootContext:

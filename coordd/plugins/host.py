@@ -27,11 +27,13 @@ from coordd.plugins import (
     SERVICES,
     SINKS,
     STRATEGIES,
+    TOPICS,
     TRIGGERS,
     BootContext,
     CheckContext,
     ServiceContext,
     SinkContext,
+    TopicContext,
     TriggerContext,
 )
 from coordd.plugins.installed import misfit, points
@@ -83,6 +85,14 @@ def of_boot_step(name: str, context: dict[str, Any], say: Callable[[str], None])
     """Do it once; when it returns, it is done, and a text that it returns is for people."""
     threading.Thread(target=_end_with_starter, daemon=True).start()
     done, said = _called(BOOT_STEPS, name, BootContext(**context, say=lambda text: say(_line(text))))
+    say(f"{READY if done else PROBLEM} {said}")
+    return 0 if done else 1
+
+
+def of_topic(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
+    """Act on an election that is won; a text that it returns is for people."""
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    done, said = _called(TOPICS, name, TopicContext(**context))
     say(f"{READY if done else PROBLEM} {said}")
     return 0 if done else 1
 
@@ -183,6 +193,7 @@ KINDS: dict[str, Callable[[str, dict[str, Any], Callable[[str], None]], int]] = 
     SERVICES: of_service,
     SINKS: of_sink,
     STRATEGIES: of_strategy,
+    TOPICS: of_topic,
     TRIGGERS: of_trigger,
 }
 

@@ -31,6 +31,7 @@ from coordd.services.hooks.service import Hooks
 from coordd.services.ledger import LedgerService
 from coordd.services.mirror.service import Mirrored
 from coordd.services.plugged.supervising import Services
+from coordd.services.plugged.topics import Topics
 from coordd.services.progress.service import Progress
 from coordd.services.publishing.checks import message_checks
 from coordd.services.publishing.passing import Passing
@@ -100,6 +101,7 @@ class Observing:
         self._keep_s = config.history.keep_s
         self.triggering = Triggering(driver, ledger, outlets.files, lambda: self._keep_s, outlets.queues, outlets.calls)
         methods.serve_triggers(self.triggering)
+        self.topics = Topics(driver, about)
         self._otlp = config.tracing.otlp
         self.hooks.traced = outlets.exporter is not None
         self.tracing = Tracing(outlets.exporter, driver, ledger) if outlets.exporter is not None else None
@@ -150,6 +152,7 @@ class Observing:
             nursery.start_soon(self.reconciling.run)
             nursery.start_soon(self.archives.run)
             nursery.start_soon(self.services.run)
+            nursery.start_soon(self.topics.run)
             if self.guard is not None:
                 nursery.start_soon(self.guard.run)
             nursery.start_soon(self.pool.run)
@@ -176,7 +179,7 @@ class Observing:
                 for sink, why in self.sinks.problems.items()
             ]
         )
-        told += trigger_checks(self.triggering) + self.services.checks()
+        told += trigger_checks(self.triggering) + self.services.checks() + self.topics.checks()
         for hook in self.hooks.hooks:
             if isinstance(hook, SinkHook):
                 whose = ", ".join([*hook.patterns, *sorted(hook.jobs)[:5]])

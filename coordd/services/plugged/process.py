@@ -33,9 +33,13 @@ NICE = 10
 LIMITS = {resource.RLIMIT_NOFILE: 1024, resource.RLIMIT_CORE: 0}
 
 # The name of one in the log, and its events there.
-_FIELD = {plugins.SERVICES: "service", plugins.BOOT_STEPS: "step"}
-_SAID = {plugins.SERVICES: "service.said", plugins.BOOT_STEPS: "boot.said"}
-_DROPPED = {plugins.SERVICES: "service.lines_dropped", plugins.BOOT_STEPS: "boot.lines_dropped"}
+_FIELD = {plugins.SERVICES: "service", plugins.BOOT_STEPS: "step", plugins.TOPICS: "topic"}
+_SAID = {plugins.SERVICES: "service.said", plugins.BOOT_STEPS: "boot.said", plugins.TOPICS: "topic.said"}
+_DROPPED = {
+    plugins.SERVICES: "service.lines_dropped",
+    plugins.BOOT_STEPS: "boot.lines_dropped",
+    plugins.TOPICS: "topic.lines_dropped",
+}
 
 # Called with READY or STATUS, and a line for people.
 Heard = Callable[[str, str], None]

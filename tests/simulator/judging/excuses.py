@@ -65,6 +65,17 @@ RATE_AHEAD = Excuse(
     4,
     "the ledger's clock was ahead for a while: a grant that it dated then dropped the earlier ones from the rate",
 )
+# This many lost replies about one run may cost the run its lease: replies to its claim, and then to its renewals.
+MANY_REPLIES = 3
+UNANSWERED = Excuse(
+    "many answers about it were lost", ANY, 1, "the ledger's answers about this run, one after the other"
+)
+GIVEN_BACK = Excuse(
+    "its node got another definition",
+    ANY,
+    20,
+    "after it had asked for that run: it gives the attempt back, not started",
+)
 FROZEN = Excuse(
     "its machine stood still",
     ANY,
@@ -167,6 +178,8 @@ DEAF_AT_FIRST = Excuse(
 EXCUSES = (
     PASSED,
     OUTRUN,
+    UNANSWERED,
+    GIVEN_BACK,
     HELD_BEFORE,
     DEAF_AT_FIRST,
     CUT_OFF,

@@ -29,11 +29,14 @@ from simulator.judging.excuses import (
     DUE_AGAIN,
     END_FORGOTTEN,
     FROZEN,
+    GIVEN_BACK,
+    MANY_REPLIES,
     PUBLISHED,
     RESOLVED,
     SET_BACK,
     STEPPED,
     STRANGER,
+    UNANSWERED,
     Excuse,
 )
 from simulator.judging.fires import Fires
@@ -60,9 +63,6 @@ LENDS = frozenset(("claim", "gate", "renew", "commit"))
 # If each attempt is lost as soon as it is granted, the pause before the next attempt doubles up to this (seconds). The
 # pauses that the jobs here define are shorter.
 PAUSE_MAX_S = 64.0
-
-# This many lost replies about one run may cost the run its lease: replies to its claim, and then to its renewals.
-MANY_REPLIES = 3
 
 # A fault may show its effect up to this long (seconds) later, because a claim or its answer was under way.
 BEFORE_S = 2 * LEDGER_TIMEOUT
@@ -297,14 +297,16 @@ class Judge:
         world = self.world
         grant = self.grants[before.run, before.attempt, before.token]
         since = grant.at - BEFORE_S
-        if world.server.unanswered[before.run] >= MANY_REPLIES:
+        if any(world.records.between(machine, since, world.now) for machine in (grant.node, LEDGER)):
             return
-        # If the node has got another definition since, it gives the attempt back.
+        verdict = f"G {row.run} was lost ({row.reason}) though nothing was killed, paused or cut off"
         claims_since = min(since, world.server.claiming.get((grant.node, row.run, before.attempt), since))
         if any(at >= claims_since for at in world.records.redefined[grant.node, row.job]):
-            return
-        if not any(world.records.between(machine, since, world.now) for machine in (grant.node, LEDGER)):
-            world.violate(f"G {row.run} was lost ({row.reason}) though nothing was killed, paused or cut off")
+            self.excuse(GIVEN_BACK, verdict)
+        elif world.server.unanswered[before.run] < MANY_REPLIES:
+            world.violate(verdict)
+        else:
+            self.excuse(UNANSWERED, verdict)
 
     def _publishes(self, run: str, token: int) -> None:
         """S4: at most one attempt of a run publishes. If the ledger forgets a commit, no witness tells of it."""
