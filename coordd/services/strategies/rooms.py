@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import structlog
+import trio
 
 from coordd.core.node.room import Auto, Room, Strategy, by_load, by_memory
 from coordd.services.driver import Driver
@@ -71,9 +72,10 @@ class Rooms:
                 rooms[key] = Room(least, most, size, busy, short, load, memory, now)
         names = {key: name for key, name, _, _ in wanted}
         answers = self._ask_built_in(names, rooms)
-        for name in {*names.values()} - BUILT_IN.keys():
-            keys = [key for key in rooms if names[key] == name]
-            answers.update(zip(keys, await self._ask(name, [rooms[key] for key in keys]), strict=True))
+        async with trio.open_nursery() as nursery:  # several that hang take no longer than one
+            for name in {*names.values()} - BUILT_IN.keys():
+                asked = {key: room for key, room in rooms.items() if names[key] == name}
+                nursery.start_soon(self._ask, name, asked, answers)
         sizes = {key: self._bounded(key, names[key], room, answers[key]) for key, room in rooms.items()}
         self._strategies = {of: one for of, one in self._strategies.items() if of[0] in sizes}
         self._troubles = {key: said for key, said in self._troubles.items() if key in sizes}
@@ -103,13 +105,14 @@ class Rooms:
                 answers[key] = Said(strategy(rooms[key]), "")
         return answers
 
-    async def _ask(self, name: str, rooms: list[Room]) -> Sequence[Said | None]:
+    async def _ask(self, name: str, rooms: dict[str, Room], answers: dict[str, Said | None]) -> None:
         """What the strategy of a package says of each; None while it is loaded."""
-        nothing: list[Said | None] = [None] * len(rooms)
+        said: Sequence[Said | None] | None
         try:
-            return await self._brought.ask(name, "room", rooms) or nothing
+            said = await self._brought.ask(name, "room", [*rooms.values()])
         except StrategyError as exc:
-            return [Said(None, str(exc))] * len(rooms)
+            said = [Said(None, str(exc))] * len(rooms)
+        answers.update(zip(rooms, said or [None] * len(rooms), strict=True))
 
     def _bounded(self, key: str, name: str, room: Room, answer: Said | None) -> int:
         """What the strategy says, within its bounds; what held before if it says nothing."""

@@ -9,16 +9,25 @@ import pytest
 from plugins.written import written
 
 from coordd.plugins import STRATEGIES
+from coordd.services.strategies import brought
+
+IMPORTS = "import json, math, os, re, sys, time"
 
 Bring = Callable[[str], None]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no failure; a test of one that hangs says so."""
+    monkeypatch.setattr(brought, "ASKED_S", 30.0)
+
+
 @pytest.fixture
 def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bring:
-    """Install a strategy under the name "mine"."""
+    """Install a strategy under the name "mine", and perhaps a second one, "yours"."""
 
     def bring(text: str) -> None:
-        folder = written(tmp_path / "site", STRATEGIES, f"import json, math, os, re, sys, time\n{text}\n", "mine")
+        folder = written(tmp_path / "site", STRATEGIES, f"{IMPORTS}\n{text}\n", "mine", "yours")
         monkeypatch.setenv("PYTHONPATH", str(folder))
 
     return bring

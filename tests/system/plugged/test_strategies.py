@@ -17,6 +17,7 @@ from system.lab.processes import ROOT
 from system.plugged.test_plugins import says
 from system.test_policies import trigger
 
+# What `leaks` does is in tests/services/strategies: on a busy machine a gibibyte takes longer than a second.
 BAD = """
 import os, re, sys
 
@@ -37,7 +38,6 @@ PROBLEMS = {
     "ends": "its process has ended: it ended with exit code 3",
     "holds": "no answer within 1 s",
     "loops": "no answer within 1 s",
-    "leaks": "failed: MemoryError",
 }
 
 
@@ -89,7 +89,7 @@ def test_a_bad_strategy_holds_no_daemon_and_is_named(name: str, tmp_path: Path) 
 
             said = {one["check"]: (one["state"], one["text"]) for one in coordd.doctor()}
             assert said["plug-in unused"] == ("ok", "a configuration backend of bad 0.7")
-            if name not in ("exits", "leaks"):  # their processes live, and are asked again
+            if name != "exits":  # its process lives, and is asked again
                 assert said[f"plug-in {name}"] == ("warn", PROBLEMS[name])
             run = node.ctl("run", "trigger", "etl").stdout.strip()
             node.wait_until(lambda: node.json("run", "show", run)["state"] == "success")
