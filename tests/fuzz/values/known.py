@@ -20,6 +20,7 @@ from coordd.core.ledger.words import (
     FINISHED,
     GRANTED,
     HELD,
+    INSTANT_MAX,
     LIMITED,
     LOST,
     OUTDATED,
@@ -57,14 +58,20 @@ def is_known(answer: Answer | OpenAnswer) -> bool:
 
 
 def is_endless(key: str, hold: Hold) -> bool:
-    """True for a re-run of more runs than a node can list, and for a backfill that opens more than a world waits for:
-    its cursor may be long before its beginning.
+    """True for a re-run of more runs than a node can list; and for a backfill with instants that no date can hold, or
+    that opens more than a world waits for: its cursor may be long before its beginning.
     """
     if key.startswith(OF_BACKFILL):
         plan = Plan.read(hold.note)
-        return plan is not None and plan.end - min(plan.begin, plan.cursor or plan.begin) > PLAN_MAX_S
+        return plan is not None and not is_short(plan)
     if not key.startswith(OF_RERUN):
         return False
     items = read(hold.note)
     runs = [one for item in items for one in (item.runs, *[of for of_job in item.parents for of in of_job])]
     return sum(max(1, one.count) for one in runs) > ROWS_MAX
+
+
+def is_short(plan: Plan) -> bool:
+    """True for a backfill whose instants are dates, within a day."""
+    is_sound = 0.0 <= plan.begin <= (plan.cursor or plan.begin) <= INSTANT_MAX and 0.0 <= plan.end <= INSTANT_MAX
+    return is_sound and plan.end - plan.begin <= PLAN_MAX_S
