@@ -156,7 +156,7 @@ def outcomes(worlds: list[world.World]) -> dict[str, Counter[str]]:
 
     inputs = [target.make_one(kind, rng) for kind in target.makers for _ in range(40)]
     result = run.Result()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, run._quiet():
         patch.setattr(world.World, "__init__", remembered)
         tried, failure = run._run_until_failure("values", inputs, result)
     assert failure is None, failure.told
