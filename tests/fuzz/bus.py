@@ -49,6 +49,9 @@ STEP_S = 0.05
 # A message that makes a node say this much in answer is an amplifier.
 ANSWER_BYTES_MAX = 16 * MESSAGE_BYTES_MAX
 
+# A question of this node that waits for its answers.
+ASKED = "q0"
+
 JOBS = (job("sales"), job("tick", every_s=5.0))
 
 
@@ -57,6 +60,7 @@ def packets() -> list[Packet]:
     candidacy = events.Candidacy(1, 5, "b.2")
     action = events.Action("sales", "sales#1", 0, 0.0, False, "d1", '{"day": "x"}')
     known = events.PeerSummary("c.3", "1-c", "x", ("gpu",))
+    ended = events.RunOutcome("task-failed", "sales#2", 7, EPOCH - 60.0, 60.0, 1, 7, "c.3", 3, "x", "y")
     state: dict[str, Any] = {"freq": 2.0, "loadavg": (0.5, 0.4, 0.3), "state": "ready", "sw_ver": "1", "tags": ("t",)}
     task: dict[str, Any] = {
         "uuid": "u",
@@ -76,7 +80,9 @@ def packets() -> list[Packet]:
         events.WorkerOffline(**state),
         events.WorkerHello(**state),
         events.WorkerHello(**state, to=INBOX),
-        events.WorkerHelloReply(**state, to=INBOX, members=("b.2", "c.3"), tokens={"sales": 3}, known=(known,)),
+        events.WorkerHelloReply(
+            **state, to=INBOX, members=("b.2", "c.3"), tokens={"sales": 3}, known=(known,), outcomes=(ended,)
+        ),
         events.WorkerBeat(ask=True),
         events.WorkerSuspect(suspects=(known,)),
         events.WorkerVouch(known=(known,)),
@@ -90,6 +96,9 @@ def packets() -> list[Packet]:
         events.TaskRetried(**task, retries=1),
         events.ControlRevoke(run="sales#1"),
         events.ControlCancel(run="sales#1", reason="person"),
+        events.ControlClear(ids=("lost:sales#1",), note="seen", by="ann"),
+        events.PeerAsk(id="q1", what="journal", subject="sales#1"),
+        events.PeerAnswer(id=ASKED, body='{"events": []}'),
     ]
     for clock, event in enumerate(made, 10):
         event.clock, event.timestamp = clock, EPOCH

@@ -33,7 +33,7 @@ from fuzz.files import FilesTarget
 from fuzz.journal import JournalTarget
 from fuzz.leftovers import LeftoversTarget
 from fuzz.trial import Target
-from fuzz.worth import WorthTarget
+from fuzz.values.worth import WorthTarget
 
 TARGETS: dict[str, type[Target]] = {
     target.name: target

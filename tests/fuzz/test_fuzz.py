@@ -95,7 +95,8 @@ BROKEN: list[tuple[str, object, str, Callable[..., Any], str]] = [
     ("files", jobfile._Reading, "failed", lambda _self: False, "Wrong: refused without a reason"),
     ("journal", journal, "decode_line", unchecked_line, "Wrong: read before the repair"),
     ("values", sqlite_rows, "run_fault", lambda _row: "", "Error"),
-    ("values", sqlite_rows, "job_fault", lambda _row: "", "Wrong: the node has said what its peers"),
+    ("values", sqlite_rows, "job_fault", lambda _row: "", "Error"),
+    ("values", sqlite_rows, "standing_fault", lambda _row: "", "Error"),
     ("values", objects, "run_fault", lambda _row: "", "Error"),
     ("leftovers", process, "says", lambda _record, _needs: True, "Error"),
 ]
