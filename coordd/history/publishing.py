@@ -68,8 +68,8 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def readable(self, layout: int) -> str:
-        """The directory with the present output, "" if there is none. Raises ConfigError if a newer version wrote it, or
-        an older one in another layout: what came from segments that were pruned since is in no journal.
+        """The directory with the present output, "" if there is none. Raises ConfigError if a newer version wrote it,
+        or an older one in another layout: what came from segments that were pruned since is in no journal.
         """
         self._published()
         self._read_inode = self._inode()

@@ -119,8 +119,8 @@ def test_tables_of_an_older_version_are_rebuilt_only_when_asked(tmp_path: Path) 
     with Staging(str(tmp_path / "out"), Owner()) as staging, pytest.raises(ConfigError) as refused:
         staging.readable(schema.LAYOUT)
     assert str(refused.value).startswith(
-        f"{tmp_path}/out: expected tables of layout {schema.LAYOUT}, found layout {schema.LAYOUT - 1} of an older coordd;"
-        " give another --output, or --rebuild"
+        f"{tmp_path}/out: expected tables of layout {schema.LAYOUT}, found layout {schema.LAYOUT - 1} of an older"
+        " coordd; give another --output, or --rebuild"
     )
     (tmp_path / "out" / LAYOUT_FILE).unlink()  # the first tables said no layout
     with Staging(str(tmp_path / "out"), Owner()) as staging, pytest.raises(ConfigError, match="found layout 0 of"):
