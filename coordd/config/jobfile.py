@@ -376,6 +376,7 @@ class _Reading:
             ("misfire", relations.too_late_for_all(said, schedule) or relations.all_at_once(said)),
             ("schedule", relations.too_long_a_step(schedule)),
             ("expect_within", relations.late_between(said, schedule)),
+            *relations.odd_schemes(launch),
         ):
             if useless:
                 self.wrong(key, useless, warning=True)

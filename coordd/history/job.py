@@ -30,7 +30,7 @@ from coordd.history.publishing import Owner, Staging, local, write_file
 from coordd.history.report import render
 from coordd.history.schema import LAYOUT
 from coordd.history.segments import LIST, list_text, read_before, snapshot
-from coordd.history.streaming import follow, trigger
+from coordd.history.streaming import find, follow, trigger
 
 # Bytes of journal per shuffle partition: small input should not need 200 empty ones.
 PARTITION_BYTES = 32 * 1024 * 1024
@@ -169,7 +169,7 @@ def add(options: argparse.Namespace, journals: list[str], owner: Owner) -> None:
     with Staging(options.output, owner) as staging:
         old = "" if options.rebuild else staging.readable(LAYOUT)
         target, found = os.path.join(staging.path, "_journals"), options.stream is not None
-        picture = snapshot(journals, target, read_before(old), found=found)
+        picture = snapshot(journals, target, read_before(old), found=found, lists=lambda uri: find(session(), uri))
         mb = f"{picture.size / 1e6:.1f} MB" if picture.size is not None else "of unknown size"
         say(f"{len(picture.paths)} journal segments to read ({mb}), {picture.known} were read before")
         spark = session(picture.size)

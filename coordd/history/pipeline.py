@@ -67,7 +67,7 @@ def parse(tables: Tables, picture: Picture) -> None:
     spark.sparkContext.setJobDescription("read the lines")
     transforms.whole_files(spark, picture.largest)
     checked = transforms.checked(transforms.lines(spark, picture.paths))
-    checked.hint("rebalance", "kind", "date").write.partitionBy("kind", "date").parquet(f"file://{tables.fresh}")
+    tables.put(tables.fresh, checked.hint("rebalance", "kind", "date"), "kind", "date")
 
 
 def drop_repeated(tables: Tables) -> None:

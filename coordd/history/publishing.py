@@ -68,8 +68,8 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def readable(self, layout: int) -> str:
-        """The directory with the present output, "" if there is none of this layout. Raises ConfigError if a newer
-        version wrote it.
+        """The directory with the present output, "" if there is none. Raises ConfigError if a newer version wrote it,
+        or an older one in another layout: what came from segments that were pruned since is in no journal.
         """
         self._published()
         self._read_inode = self._inode()
@@ -79,7 +79,15 @@ class Staging:
                 f"{self.output} was written by a newer coordd (layout {there}, this one writes {layout});"
                 " use that version, or give another --output"
             )
-        return self.output if there == layout else ""
+        if there == layout:
+            return self.output
+        if os.path.exists(os.path.join(self.output, PUBLISHED_BY)):
+            raise ConfigError(
+                f"{self.output}: expected tables of layout {layout}, found layout {there} of an older coordd; give"
+                " another --output, or --rebuild: it reads the segments that are there again, and what came from"
+                " pruned ones is lost"
+            )
+        return ""
 
     def _inode(self) -> int:
         """What tells one published directory from the next; 0 if there is none."""

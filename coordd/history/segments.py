@@ -80,24 +80,35 @@ def list_text(segments: Iterable[Segment]) -> str:
     return "".join(json.dumps(segment) + "\n" for segment in segments)
 
 
-def snapshot(journals: list[str], target: str, before: Iterable[Segment] = (), *, found: bool = False) -> Picture:
+def snapshot(
+    journals: list[str],
+    target: str,
+    before: Iterable[Segment] = (),
+    *,
+    found: bool = False,
+    lists: Callable[[str], list[str]] | None = None,
+) -> Picture:
     """Gather the segments of all journals that are not in ``before``, under ``target``.
 
     A closed segment is linked, so that pruning cannot remove it; the open one is copied, so that two scans see the same
-    lines. URIs (hdfs://, s3a://) have only closed segments and are read in place. Raises ConfigError when there are no
-    segments in one of the journals: without a node, the others prove little. ``found``: a stream has found these files,
-    and those that were pruned since are left out. Raises UnavailableError for a directory that cannot be listed.
+    lines. URIs (hdfs://, s3a://) have only closed segments and are read in place; ``lists`` names those of one. Raises
+    ConfigError when there are no segments in one of the journals: without a node, the others prove little. ``found``: a
+    stream has found these files, and those that were pruned since are left out. Raises UnavailableError for a directory
+    that cannot be listed.
     """
     shot = _Snapshot(target, before)
     missing = []
     for pattern in journals:
         if re.match(r"^[a-z0-9]+://", pattern) and not pattern.startswith("file://"):
-            shot.remote.append(pattern if pattern.endswith(SUFFIXES) else pattern.rstrip("/") + "/*.jsonl")
+            there = [pattern] if found or lists is None else lists(pattern)
+            shot.remote += [path for path in there if path not in shot.remote]
+            if not there:
+                missing.append(pattern)
         elif not shot.gather(pattern.removeprefix("file://")):
             missing.append(pattern)
     if missing and not found:
         raise ConfigError(
-            f"no journal segments (*.jsonl) in {', '.join(missing)}: expected some in each of --journals;"
+            f"no journal segments (*.jsonl, *.jsonl.gz) in {', '.join(missing)}: expected some in each of --journals;"
             " check the spelling and what is mounted, or leave it out"
         )
     return shot.picture()

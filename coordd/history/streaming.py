@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from coordd.errors import ConfigError, CoorddError
-from coordd.history.segments import LIST
+from coordd.history.segments import LIST, SUFFIXES
 
 # Segments in one batch: what is read and sorted at a time has a bound.
 FILES_MAX = 2000
@@ -89,6 +89,19 @@ def follow(
         if failed:
             raise failed[0] from None
         raise
+
+
+def find(spark: SparkSession, uri: str) -> list[str]:
+    """The segments of a URI, as of a local place: in a directory and below, a file, or a glob of either."""
+    files = (
+        spark.read.format("binaryFile")
+        .schema(FILES)
+        .option("recursiveFileLookup", "true")
+        .option("pathGlobFilter", "*{" + ",".join(SUFFIXES) + "}")
+        .load(uri)
+        .select("path")  # no byte of a file is read for this
+    )
+    return sorted(row.path for row in files.collect())
 
 
 def checkpoint(output: str) -> str:

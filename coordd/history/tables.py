@@ -6,15 +6,24 @@ files. Only ``events`` is appended to; its partitions are rewritten when they ha
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
+from pyspark.sql import (
+    Column,
+    DataFrame,
+    Observation,
+    SparkSession,
+    functions as F,  # noqa: N812 - what PySpark's users call it
+)
 
+from coordd.errors import ConfigError
 from coordd.history.figures.counting import OPEN
 from coordd.history.schema import TABLES, ddl
 from coordd.history.segments import link
@@ -92,8 +101,39 @@ class Tables:
         """Write rows into the next table."""
         path = os.path.join(self.new, name)
         self.spark.sparkContext.setJobDescription(f"write {name}")
-        ordered = rows.select(*TABLES[name], "date").hint("rebalance", "date")
-        ordered.write.mode("append").partitionBy("date").parquet(f"file://{path}")
+        self.put(path, rows.select(*TABLES[name], "date").hint("rebalance", "date"), "date")
+
+    def put(self, path: str, rows: DataFrame, *by: str) -> None:
+        """Add rows to the files of a directory, in partitions. Raises ConfigError if they do not arrive: Spark itself
+        succeeds where each executor has written to a disk of its own, and the next table would be empty.
+        """
+        afar = re.fullmatch(r"local(\[.*\])?", self.spark.sparkContext.master or "") is None
+        before = _files(path) if afar else set()
+        told = Observation()
+        seen = rows.observe(told, F.count(F.lit(1)).alias("rows")) if afar else rows
+        seen.write.mode("append").partitionBy(*by).parquet(f"file://{path}")
+        if not afar:
+            return
+        written, files = int(told.get.get("rows") or 0), _files(path) - before
+        found = sum(self._rows_of(file) for file in files)
+        if found != written or not (by or files):
+            raise ConfigError(
+                f"{os.path.dirname(self.new)}: expected the {written} rows that Spark's executors wrote there, found"
+                f" {found}: they write to disks that the driver does not see; give an --output on a file system that"
+                " the driver and all executors have mounted at the same path, or run it with --master local[*]"
+            )
+
+    def _rows_of(self, file: str) -> int:
+        """What the footer of a file says, read by the driver: an executor may see another directory."""
+        java, context = self.spark.sparkContext._jvm, self.spark.sparkContext._jsc
+        assert java is not None
+        place = java.org.apache.hadoop.fs.Path(f"file://{file}")
+        source = java.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(place, context.hadoopConfiguration())
+        reader = java.org.apache.parquet.hadoop.ParquetFileReader.open(source)
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
 
     def affected(self, keys: Mapping[str, DataFrame]) -> dict[str, Affected]:
         """For each of these tables: the rows of the given keys (each value once), and the days that have some."""
@@ -140,8 +180,7 @@ class Tables:
     def rewrite_fresh(self, unique: DataFrame, changed: list[str]) -> None:
         """Fresh events of these days (YYYY-MM-DD), without repeated ones."""
         aside = os.path.join(self.fresh, "unique")
-        ordered = unique.select(*TABLES["events"], "date").hint("rebalance", "date")
-        ordered.write.partitionBy("date").parquet(f"file://{aside}")
+        self.put(aside, unique.select(*TABLES["events"], "date").hint("rebalance", "date"), "date")
         for day in changed:
             shutil.rmtree(os.path.join(self.fresh_events, f"date={day}"))
             if os.path.isdir(os.path.join(aside, f"date={day}")):
@@ -166,7 +205,7 @@ class Tables:
         path = os.path.join(self.new, name)
         if not self.dates(path):
             shutil.rmtree(path, ignore_errors=True)
-            self.nothing(name).drop("date").write.parquet(f"file://{path}/{EMPTY}")
+            self.put(os.path.join(path, EMPTY), self.nothing(name).drop("date"))
 
     def nothing(self, name: str) -> DataFrame:
         """The table without rows. (To make it of Python's rows, Spark would start a Python.)"""
@@ -214,6 +253,11 @@ def _days(found: list[DataFrame]) -> dict[str, set[str]]:
     for row in reduce(DataFrame.unionByName, found).collect() if found else ():
         days.setdefault(row["name"], set()).add(f"date={row.date.isoformat()}")
     return days
+
+
+def _files(path: str) -> set[str]:
+    """The Parquet files in a directory and in its partitions."""
+    return set(glob.glob(os.path.join(glob.escape(path), "**", "*.parquet"), recursive=True))
 
 
 def _on(dates: Iterable[str]) -> Column:

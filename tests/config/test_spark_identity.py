@@ -1,4 +1,4 @@
-"""What a job file may say of keytab, principal and proxy_user."""
+"""What a job file may say of keytab, principal and proxy_user, and of places by scheme."""
 
 from __future__ import annotations
 
@@ -86,3 +86,27 @@ def test_a_job_under_another_user_may_have_an_identity(tmp_path: Path, text: str
     assert problems == []
     assert job is not None
     assert job.run_as == "etl"
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ('application = "foo:///a.py"\n', ["spark.application: no file system that Spark brings is called foo:"]),
+        (
+            'application = "HDFS://nn/a.py"\njars = ["/a.jar", "s3://b/a.jar", "hdsf:///b.jar"]\n',
+            ["spark.jars: no file system that Spark brings is called hdsf:"],
+        ),
+        ('application = "foo:///a.py"\nconf = { "spark.hadoop.fs.foo.impl" = "org.Foo" }\n', []),
+        ('application = "local:///a.py"\nfiles = ["gs://b/a", "abfss://c@d/a", "https://e/a"]\n', []),
+    ],
+)
+def test_a_scheme_that_nobody_knows_is_warned_of(tmp_path: Path, places: str, said: list[str]) -> None:
+    """Spark says so only when the job runs: the file passed without a word."""
+    (tmp_path / "j.toml").write_text(f"[spark]\n{places}")
+    job, problems = load_job(str(tmp_path / "j.toml"), Config())
+
+    assert job is not None
+    assert {problem.severity for problem in problems} <= {"warning"}
+    found = [f"{problem.key}: {problem.message}" for problem in problems]
+    assert len(found) == len(said)
+    assert all(one.startswith(beginning) for one, beginning in zip(found, said, strict=True)), found

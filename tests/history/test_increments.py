@@ -110,3 +110,37 @@ def test_tables_of_a_newer_version_are_left_alone(tmp_path: Path) -> None:
     with Staging(str(tmp_path / "out"), Owner()) as staging, pytest.raises(ConfigError, match="newer coordd"):
         staging.readable(schema.LAYOUT)
     assert (tmp_path / "out" / LAYOUT_FILE).read_text() == f"{schema.LAYOUT + 1}\n"
+
+
+def test_tables_of_an_older_version_are_rebuilt_only_when_asked(tmp_path: Path) -> None:
+    """They were made again from the segments that were left: what came from pruned ones was lost without a word."""
+    with Staging(str(tmp_path / "out"), Owner()) as staging:
+        staging.publish(schema.LAYOUT - 1)
+    with Staging(str(tmp_path / "out"), Owner()) as staging, pytest.raises(ConfigError) as refused:
+        staging.readable(schema.LAYOUT)
+    assert str(refused.value).startswith(
+        f"{tmp_path}/out: expected tables of layout {schema.LAYOUT}, found layout {schema.LAYOUT - 1} of an older"
+        " coordd; give another --output, or --rebuild"
+    )
+    (tmp_path / "out" / LAYOUT_FILE).unlink()  # the first tables said no layout
+    with Staging(str(tmp_path / "out"), Owner()) as staging, pytest.raises(ConfigError, match="found layout 0 of"):
+        staging.readable(schema.LAYOUT)
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "none"):
+        with Staging(str(tmp_path / name), Owner()) as staging:
+            assert staging.readable(schema.LAYOUT) == ""
+
+
+def test_rows_without_a_later_column_stay(spark: SparkSession, tmp_path: Path) -> None:
+    """``hosts`` came later than the table."""
+    old = Tables(spark, "", str(tmp_path / "old"))
+    written(old, "attempts", {"date": "2026-09-01", "run": "j@1"}, {"date": "2026-09-02", "run": "j@2"})
+    there = old.after("attempts").drop("hosts")
+    there.write.partitionBy("date").parquet(f"file://{tmp_path}/older/attempts")
+    new = Tables(spark, str(tmp_path / "older"), str(tmp_path / "new"))
+    touched = new.affected({"attempts": spark.range(1).select(F.lit("j@1").alias("run"))})["attempts"]
+    hosts = F.array(F.lit("edge-1"))
+    fresh = there.where("run = 'j@1'").withColumn("hosts", hosts)
+    new.replace("attempts", fresh, touched)
+    found = {row.run: row.hosts for row in new.after("attempts").collect()}
+    assert found == {"j@1": ["edge-1"], "j@2": None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,8 +146,59 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
 
 def test_nothing_to_read_is_one_sentence_and_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert job.main(["--journals", str(tmp_path / "none"), "--output", str(tmp_path / "out")]) == 1
-    assert "no journal segments (*.jsonl)" in capfd.readouterr().err
+    assert "no journal segments (*.jsonl, *.jsonl.gz)" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def executors_elsewhere(tmp_path: Path, hidden: Path) -> list[str]:
+    """Options for executors of another machine: in a mount namespace of their own, ``hidden`` is another disk."""
+    java = shutil.which("java") or ""
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text(
+        f'#!/bin/sh\nexec unshare -m sh -c \'mount -t tmpfs none {hidden} && exec "$@"\' - {java} "$@"\n'
+    )
+    (home / "bin" / "java").chmod(0o755)
+    settings = {
+        "spark.executorEnv.JAVA_HOME": str(home),
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(tmp_path / "local"),
+        # A file system that all of them have.
+        "spark.hadoop.fs.viewfs.mounttable.shared.link./journals": f"file://{tmp_path}/journals",
+    }
+    return ["--master", "local-cluster[1,1,512]", *(f"--conf={name}={value}" for name, value in settings.items())]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: another disk is mounted")
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_output_that_executors_write_elsewhere_is_not_published_empty(tmp_path: Path, shared: bool) -> None:
+    """Spark succeeds: each executor has written to its own disk. The report said that nothing was launched."""
+    busy_day(seed=21, runs=2).write(str(tmp_path / "journals"))
+    for name in ("here", "nowhere"):
+        (tmp_path / name).mkdir()
+    argv = command(["viewfs://shared/journals/edge-*"], str(tmp_path / "here" / "out"))
+    argv[1:3] = executors_elsewhere(tmp_path, tmp_path / ("nowhere" if shared else "here"))
+    done = subprocess.run(
+        argv,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    told = done.stdout + done.stderr[-3000:]
+    assert (tmp_path / "here" / "out").exists() is shared, told
+    assert done.returncode == (0 if shared else 1), told
+    if not shared:
+        assert re.search(
+            rf"history: {tmp_path}/here: expected the [1-9]\d* rows that Spark's executors wrote there, found 0: they"
+            " write to disks that the driver does not see; give an --output on a file system that",
+            told,
+        )
 
 
 def test_a_failure_of_spark_is_a_sentence_and_exit_1(

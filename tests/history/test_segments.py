@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 from coordd.errors import ConfigError, UnavailableError
 from coordd.history import segments
 from coordd.history.segments import snapshot
+from coordd.history.streaming import find
 from coordd.history.tables import Tables, link_tree
+from coordd.history.transforms import lines
 
 
 def journal(path: Path, **segments: str) -> Path:
@@ -45,9 +47,39 @@ def test_directories_globs_files_and_uris(tmp_path: Path) -> None:
     by_glob = snapshot([str(tmp_path / "edge-*")], str(tmp_path / "p1"))
     assert contents(by_glob.paths) == ["a", "b"]
     assert contents(snapshot([f"file://{two}/current.jsonl"], str(tmp_path / "p2")).paths) == ["b"]
-    mixed = snapshot([str(two), "hdfs://name/journals/"], str(tmp_path / "p3"))
-    assert mixed.paths[1:] == ["hdfs://name/journals/*.jsonl"]
+    there = ["hdfs://name/journals/prod/edge-1/journal/00000001-ab.jsonl"]
+    mixed = snapshot([str(two), "hdfs://name/journals/"], str(tmp_path / "p3"), lists=lambda _uri: there)
+    assert mixed.paths[1:] == there
     assert mixed.size is None
+    with pytest.raises(
+        ConfigError, match=r"no journal segments \(\*\.jsonl, \*\.jsonl\.gz\) in hdfs://name/journals/:"
+    ):
+        snapshot([str(two), "hdfs://name/journals/"], str(tmp_path / "p4"), lists=lambda _uri: [])
+    by_stream = snapshot(there, str(tmp_path / "p5"), found=True, lists=lambda _uri: [])
+    assert by_stream.paths == there
+
+
+def test_a_uri_is_read_as_deep_as_a_local_directory(spark: SparkSession, tmp_path: Path) -> None:
+    """A sink has CLUSTER/NODE/journal: only *.jsonl of the directory itself was read, and no compressed segment."""
+    journal(tmp_path / "sink" / "prod" / "edge-1" / "journal", **{"00000001-ab": "one\n"})
+    two = journal(tmp_path / "sink" / "prod" / "edge-2" / "journal", **{"00000002-cd": "two\n"})
+    (two / "00000003-ef.jsonl.gz").write_bytes(gzip.compress(b"three\n"))
+    (two / "00000004-00.jsonl.part").write_text("not whole\n")
+    spark.conf.set("fs.viewfs.mounttable.shared.link./sink", f"file://{tmp_path}/sink")
+    top = "viewfs://shared/sink/prod"
+    expected = [
+        f"{top}/edge-1/journal/00000001-ab.jsonl",
+        f"{top}/edge-2/journal/00000002-cd.jsonl",
+        f"{top}/edge-2/journal/00000003-ef.jsonl.gz",
+    ]
+    try:
+        for uri in ("viewfs://shared/sink", f"{top}/*/journal/", f"{top}/edge-*"):
+            assert find(spark, uri) == expected
+        assert find(spark, expected[2]) == expected[2:]
+        picture = snapshot([top], str(tmp_path / "picture"), lists=lambda uri: find(spark, uri))
+        assert sorted(row.value for row in lines(spark, picture.paths).collect()) == ["one", "three", "two"]
+    finally:
+        spark.conf.unset("fs.viewfs.mounttable.shared.link./sink")
 
 
 def test_no_journal_at_all_is_said_clearly(tmp_path: Path) -> None:
@@ -65,7 +97,9 @@ def test_each_journal_without_segments_is_named(tmp_path: Path) -> None:
     for before in ((), first.read):
         with pytest.raises(ConfigError) as refused:
             snapshot([one, *missing], str(tmp_path / "p2"), before)
-        assert str(refused.value).startswith(f"no journal segments (*.jsonl) in {', '.join(missing)}: expected some")
+        assert str(refused.value).startswith(
+            f"no journal segments (*.jsonl, *.jsonl.gz) in {', '.join(missing)}: expected some"
+        )
     pruned = snapshot([one, f"{one}/00000001.jsonl"], str(tmp_path / "p3"), found=True)
     assert contents(pruned.paths) == ["a"], "a stream found a segment that was pruned since"
 

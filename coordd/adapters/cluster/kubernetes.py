@@ -13,7 +13,7 @@ from coordd.adapters.cluster.http import ANSWER_S, Answer, read_json, request, s
 from coordd.adapters.cluster.kube_access import Access
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, FAILED, KILLED, PREFIX, SUCCEEDED, Application
-from coordd.core.redaction import redact_text
+from coordd.core.redaction import redact_text, telling_line
 from coordd.errors import UnavailableError
 
 # The pods of one page, and the maximum number of pages. The drivers of one coordd cluster are far fewer.
@@ -24,6 +24,14 @@ DETAIL_MAX = 300
 
 # Spark's name for the driver's container.
 DRIVER = "spark-kubernetes-driver"
+
+# Details that say nothing. A kubelet gives the log's end as a message only if the pod asks for it; Spark's does not.
+SAYS_NOTHING = ("", "Error")
+
+# How much of a failed driver's log is read, and for how long (seconds). The bytes count from the first of these lines.
+LOG_LINES = 100
+LOG_BYTES = 1024 * 1024
+LOG_S = 5.0
 
 # A driver that is told to end has this time (seconds) before its node kills it.
 END_S = 30
@@ -39,12 +47,23 @@ class Kubernetes:
         self._access = access
         self._answer_s = answer_s
         self._kept_s = kept_s
+        self._told: dict[str, str] = {}  # pod -> what its log says
         self._pods = f"/api/v1/namespaces/{quote(access.namespace)}/pods"
         self.place = f"{access.url}, namespace {access.namespace}"
 
     def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
-        """All driver pods of a run, also ended ones. Raises UnavailableError: nobody can tell."""
-        return [one for one in self._listed(f"{PREFIX}run={mark}") if one.run_mark == mark]
+        """All driver pods of a run, also ended ones. Raises UnavailableError: nobody can tell.
+
+        Of the newest one, if it has failed and does not say why, the log is asked.
+        """
+        found = [one for one in self._listed(f"{PREFIX}run={mark}") if one.run_mark == mark]
+        newest = max(found, key=lambda one: (one.token, one.attempt), default=None)
+        if newest is None or newest.state != FAILED or newest.detail not in SAYS_NOTHING:
+            return found
+        if newest.id not in self._told:
+            self._told[newest.id] = self._last_words(newest.id)
+        detail = ": ".join(word for word in (newest.detail, self._told[newest.id]) if word)
+        return [one._replace(detail=detail[:DETAIL_MAX]) if one is newest else one for one in found]
 
     def of_cluster(self, mark: str) -> list[Application]:
         """All driver pods of a coordd cluster. Raises UnavailableError."""
@@ -74,6 +93,24 @@ class Kubernetes:
 
     # ---- steps
 
+    def _last_words(self, ident: str) -> str:
+        """The line of a driver's log that says most about its failure, redacted; "" if it cannot be read in time. The
+        failure itself is certain without it.
+        """
+        try:
+            # A pod template may name the only container otherwise; of several, nobody can tell which is the driver's.
+            for container in ({"container": DRIVER}, {}):
+                query = {**container, "tailLines": str(LOG_LINES), "limitBytes": str(LOG_BYTES)}
+                path = f"{self._pods}/{quote(ident)}/log?{urlencode(query)}"
+                answer = self._request("GET", path, answer_s=min(LOG_S, self._answer_s))
+                if answer.status != 400:
+                    break
+        except UnavailableError:
+            return ""
+        if answer.status in (401, 403):
+            return "its driver's log cannot be read, the account needs the verb get on pods/log"
+        return telling_line(answer.content.decode(errors="replace").splitlines()) if answer.status == 200 else ""
+
     def _listed(self, selector: str) -> list[Application]:
         found: list[Application] = []
         following = ""
@@ -93,18 +130,21 @@ class Kubernetes:
         raise UnavailableError(f"{self.place}: more than {PAGE * PAGES_MAX} driver pods")
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> tuple[str, Answer]:
-        url = self._access.url + path
-        headers = self._access.headers()
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        answer = request(method, url, headers=headers, body=body, tls=self._access.tls, answer_s=self._answer_s)
-        shown_url = url.partition("?")[0]
+        answer = self._request(method, path, body)
+        shown_url = (self._access.url + path).partition("?")[0]
         if answer.status in (401, 403):
             raise UnavailableError(
                 f"{shown_url}: expected to be let in, found {answer.status}: the account needs the verbs list and"
                 f" delete on pods of this namespace; it says {shown(answer.content)}"
             )
         return shown_url, answer
+
+    def _request(self, method: str, path: str, body: bytes | None = None, answer_s: float | None = None) -> Answer:
+        headers = self._access.headers()
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        url, limit_s = self._access.url + path, self._answer_s if answer_s is None else answer_s
+        return request(method, url, headers=headers, body=body, tls=self._access.tls, answer_s=limit_s)
 
 
 def _has(one: Application, selector: str) -> bool:

@@ -1,7 +1,10 @@
-"""Checks of `after` that need all job files: circles, parents that do not exist, cadences that never meet."""
+"""Checks of `after` that need all job files: circles, parents that do not exist, cadences that never meet; and warnings
+about keys that do not go together.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
@@ -11,7 +14,7 @@ import msgspec
 
 from coordd.core.jobs.after import floored, period_end
 from coordd.core.jobs.arguments import nearest
-from coordd.core.jobs.job import After, Concurrency, Job, Schedule
+from coordd.core.jobs.job import After, Concurrency, Job, Schedule, SparkSubmit
 from coordd.core.jobs.schedule import next_fire
 from coordd.core.ledger import words
 
@@ -24,6 +27,13 @@ EXPECTED_MAX = 12
 # From here (Unix seconds: 2024-01-01T00:00:00Z) fire times are compared, where a schedule has no start; so the result
 # does not depend on the day.
 FROM = 1_704_067_200.0
+
+# The file systems of Hadoop and of the clouds, as programs and files of Spark are addressed. Others need a class.
+SCHEMES = re.compile(
+    "file|local|https?|s?ftp|hdfs|viewfs|s?webhdfs|har|s3[an]?|gs|abfss?|wasbs?|adl|o3fs|ofs|oss|cosn|obs|tos|swift"
+    "|maprfs|alluxio|dbfs",
+    re.IGNORECASE,
+)
 
 
 class Wrong(NamedTuple):
@@ -252,3 +262,19 @@ def _apart(schedule: Schedule, most: int) -> list[float]:
     while fires[-1] is not None and len(fires) < most:
         fires.append(next_fire(schedule, fires[-1]))
     return [two - one for one, two in pairwise(fires) if one is not None and two is not None]
+
+
+def odd_schemes(launch: object) -> Iterator[tuple[str, str]]:
+    """Warnings about places in a file system that nobody knows: Spark would say so only when the job runs."""
+    if not isinstance(launch, SparkSubmit):
+        return
+    for key in ("application", "jars", "py_files", "files"):
+        said = getattr(launch, key)
+        for place in (said,) if isinstance(said, str) else said:
+            scheme = place.partition(":")[0]
+            if "/" in scheme or scheme == place or "{" in scheme or SCHEMES.fullmatch(scheme):
+                continue
+            if f"spark.hadoop.fs.{scheme}.impl" not in launch.conf:
+                told = f"check the spelling, unless core-site.xml or the properties name its class (fs.{scheme}.impl)"
+                yield f"spark.{key}", f"no file system that Spark brings is called {scheme}: {told}"
+                break

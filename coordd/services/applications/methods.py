@@ -20,8 +20,11 @@ from coordd.services.ledger import boottime
 # The states in which a run may have an application.
 LIVE = (STARTED, UNKNOWN, RECEIVED, RETRY, PENDING)
 
-# Runs that are read for each state, and the newest ended runs, to name the run of an application.
+# Runs that are read for each state, or for each state of each job, and the newest runs of each job that ended.
 ROWS_MAX = 1000
+
+# Nothing was left out, so this is certain.
+NO_RUN = "no run of the ledger has its tag"
 
 
 class OrphanMethods(InputMethods):
@@ -39,12 +42,7 @@ class OrphanMethods(InputMethods):
         jobs = {name: job for name, job in self._driver.node.jobs.items() if job.drives_elsewhere}
         looks = caller.role <= VIEWER
 
-        def read(ledger: Ledger) -> tuple[list[Row], list[Row]]:
-            live = [row for state in LIVE for row in ledger.runs(state=state, limit=ROWS_MAX)]
-            ended = [row for name in jobs for row in ledger.runs(job=name, limit=ROWS_MAX) if row.state not in LIVE]
-            return live, ended
-
-        live, ended = await self._ledger.query(read)
+        live, ended, missing = await self._ledger.query(partial(read, sorted(jobs)))
         found: dict[str, list[Application]] = {}
         problems: list[str] = []
         shown: set[str] = set()  # jobs whose cluster manager has answered
@@ -77,7 +75,7 @@ class OrphanMethods(InputMethods):
             named = ", ".join(unasked[:5]) + (", …" if len(unasked) > 5 else "")
             problems.append(f"the cluster managers of {named} were not asked: {time}; ask again")
         marks = {run_mark(reconciling.cluster, row.run): row for row in (*ended, *live)}
-        lost = [view for place in sorted(found) for view in strays(place, found[place], marks)]
+        lost = [view for place in sorted(found) for view in strays(place, found[place], marks, missing)]
         everything = {one.id: one for place in found.values() for one in place}
         runs = [
             {"id": row.run, "job": row.job, "state": row.state, "node": row.node, "attempt": int(row.attempt),
@@ -88,8 +86,46 @@ class OrphanMethods(InputMethods):
         return {"applications": lost, "runs": runs, "problems": problems}
 
 
-def strays(place: str, found: Sequence[Application], marks: dict[str, Row]) -> list[dict[str, Any]]:
-    """The living applications that no live run knows."""
+def read(jobs: Sequence[str], ledger: Ledger) -> tuple[list[Row], list[Row], str]:
+    """Live runs, the newest ended ones of these jobs, and what it means that none of them has a tag.
+
+    Many runs of other jobs must not hide those that may have an application: a person would be told to end it.
+    """
+    live: dict[str, Row] = {}
+    many: list[str] = []  # states with more runs than are read
+    cut: list[str] = []  # jobs with more runs in one state than are read
+    for state in LIVE:
+        rows = ledger.runs(state=state, limit=ROWS_MAX)
+        live |= {row.run: row for row in rows}
+        if len(rows) < ROWS_MAX:
+            continue
+        many.append(state)
+        for job in jobs:
+            of_job = ledger.runs(job=job, state=state, limit=ROWS_MAX)
+            live |= {row.run: row for row in of_job}
+            if len(of_job) == ROWS_MAX and job not in cut:
+                cut.append(job)
+    newest = [ledger.runs(job=job, limit=ROWS_MAX) for job in jobs]
+    ended = [row for rows in newest for row in rows if row.state not in LIVE]
+    if cut:
+        named = ", ".join(cut[:5]) + (", …" if len(cut) > 5 else "")
+        missing = f"cannot be told: a live run of {named} may have its tag, and only {ROWS_MAX:,} of a state are read"
+    elif many:
+        missing = (
+            f"no run of this node's jobs has its tag; more than {ROWS_MAX:,} are {many[0]}, and one of a job that this"
+            " node does not have may"
+        )
+    elif any(len(rows) == ROWS_MAX for rows in newest):
+        missing = f"no live run has its tag, nor the newest {ROWS_MAX:,} of each job"
+    else:
+        missing = NO_RUN
+    return list(live.values()), ended, missing
+
+
+def strays(
+    place: str, found: Sequence[Application], marks: dict[str, Row], missing: str = NO_RUN
+) -> list[dict[str, Any]]:
+    """The living applications that no live run knows. ``missing``: what is said of one whose tag no run has."""
     views = []
     for one in found:
         row = marks.get(one.run_mark)
@@ -97,7 +133,7 @@ def strays(place: str, found: Sequence[Application], marks: dict[str, Row]) -> l
         if one.state != ALIVE:
             continue
         if row is None:
-            problem = "no run of the ledger has its tag"
+            problem = missing
         elif row.state not in LIVE:
             problem = f"its run is {row.state}"
         elif row.state == STARTED and row.application_id not in ("", one.id):

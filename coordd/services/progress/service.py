@@ -48,6 +48,12 @@ SUCCESSES_MAX = 20
 # Runs in one answer to another node; with more, the rest is not told.
 TOLD_MAX = 100
 
+# Of a run in deploy mode cluster.
+FAR = (
+    "its driver is on the cluster (deploy mode cluster), and this version asks none there: look at the cluster"
+    " manager's page of the application"
+)
+
 _COUNTS = ("stages", "stages_done", "tasks", "tasks_done", "tasks_failed")
 
 
@@ -109,8 +115,9 @@ class Progress:
 
     async def of(self, run: str, node: str, state: str) -> tuple[dict[str, Any] | None, str | None]:
         """As ``own``, for a run of any node (full_hostname)."""
-        if state != STARTED or not self._is_driven(self._driver.node.jobs.get(job_of(run))):
-            return None, None
+        job = self._driver.node.jobs.get(job_of(run))
+        if state != STARTED or not self._is_driven(job):
+            return None, FAR if state == STARTED and job is not None and job.drives_elsewhere else None
         if node == self._driver.node.full_hostname or self.relay is None:
             return self.own(run)
         said = (await self._of_others([node])).get(run)

@@ -100,6 +100,65 @@ def test_a_container_beside_the_driver_does_not_decide(
     assert (found.state, found.exit_code) == (state, code)
 
 
+LOG = (
+    "26/11/29 09:00:00 INFO SparkContext: Running Spark version 4.3.0\n"
+    "Traceback (most recent call last):\n"
+    '  File "/opt/jobs/shops.py", line 3, in <module>\n'
+    "pyspark.errors.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] shops, with password=hunter2\n"
+    "26/11/29 09:00:01 INFO ShutdownHookManager: Shutdown hook called\n"
+)
+TOLD = "pyspark.errors.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] shops, with password=***"
+
+
+def test_a_failure_has_the_telling_line_of_its_driver(api: FakeKubernetes) -> None:
+    """A kubelet gives no message of Spark's driver: the reason was "Error"."""
+    api.submit("pod", labels("prod", RUN, 0, 1))
+    api.finish("pod", 1, says="x" * 200 + "\n" + "noise\n" * 5000 + LOG)
+
+    (found,) = client(api).find(MARK)
+
+    assert (found.state, found.exit_code, found.detail) == (FAILED, 1, f"Error: {TOLD}")
+    assert client(api).of_cluster(cluster_mark("prod"))[0].detail == "Error", "the list of all reads no logs"
+
+
+def test_the_log_is_that_of_the_drivers_container(api: FakeKubernetes) -> None:
+    api.submit("pod", labels("prod", RUN, 0, 1))
+    api.finish("pod", 1, says=LOG)
+    api.pods["pod"]["status"]["containerStatuses"].append({"name": "istio-proxy", "state": {"running": {}}})
+
+    assert client(api).find(MARK)[0].detail == f"Error: {TOLD}"
+
+
+@pytest.mark.parametrize("away", ["no right", "gone", "nothing", "late", "garbage"])
+def test_a_failure_whose_log_cannot_be_read_is_one_all_the_same(api: FakeKubernetes, away: str) -> None:
+    api.submit("pod", labels("prod", RUN, 0, 1))
+    api.finish("pod", 1, says="" if away == "nothing" else LOG)
+    api.no_logs = away == "no right"
+
+    def misbehave(asked: Any) -> None:
+        if "/log?" in asked.path and away in ("late", "garbage"):
+            api.mischief = {"late": "silent", "garbage": "failing"}[away]
+        if "/log?" in asked.path and away == "gone":
+            api.pods.clear()
+
+    api.on_ask = misbehave
+    (found,) = client(api, answer_s=1.0).find(MARK)
+
+    told = ": its driver's log cannot be read, the account needs the verb get on pods/log" if away == "no right" else ""
+    assert (found.state, found.exit_code, found.detail) == (FAILED, 1, f"Error{told}")
+
+
+def test_only_a_few_logs_are_read(api: FakeKubernetes) -> None:
+    """Of the newest attempts: the time for a look-up has a limit."""
+    for attempt in range(6):
+        api.submit(f"pod-{attempt}", labels("prod", RUN, attempt, attempt + 1))
+        api.finish(f"pod-{attempt}", 1, says=LOG)
+
+    details = [one.detail for one in client(api).find(MARK)]
+
+    assert details == ["Error"] * 5 + [f"Error: {TOLD}"]
+
+
 def test_pages_are_followed(api: FakeKubernetes) -> None:
     api.page = 2
     names = [api.submit(f"pod-{number}", labels("prod", RUN, number, number + 1)) for number in range(5)]

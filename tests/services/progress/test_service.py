@@ -126,6 +126,23 @@ def test_only_drivers_that_run_here_are_asked() -> None:
     assert setup.progress.percents() == {"etl#1": 30}
 
 
+def test_a_driver_on_a_cluster_has_a_reason_for_no_progress() -> None:
+    """Both fields were null, where the runbook says that one of them tells why."""
+    setup = Setup()
+
+    async def main() -> list[tuple[Any, str | None]]:
+        asked = (("far#1", "edge-1.7", "started"), ("far#1", "edge-2.8", "started"), ("far#1", "edge-1.7", "success"))
+        return [await setup.progress.of(*one) for one in (*asked, ("sh#1", "edge-1.7", "started"))]
+
+    here, elsewhere, over, no_spark = trio.run(main)
+
+    assert here == elsewhere
+    assert here[0] is None
+    assert (here[1] or "").startswith("its driver is on the cluster (deploy mode cluster), and this version asks none")
+    assert over == no_spark == (None, None)
+    assert setup.relayed == [], "no node is asked for it"
+
+
 def test_a_driver_is_asked_at_an_interval_and_less_often_if_it_does_not_answer() -> None:
     setup = Setup()
     setup.add("etl#1")

@@ -16,13 +16,17 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class FakeKubernetes(FakeServer):
-    """``pods`` by name. ``hidden``: they exist, and are not listed yet."""
+    """``pods`` by name. ``hidden``: they exist, and are not listed yet. ``logs``: what their drivers printed.
+    ``no_logs``: the account has no right to read logs.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None, bearer: str = "") -> None:
         super().__init__(tls)
         self.pods: dict[str, dict[str, Any]] = {}
         self.others: dict[str, dict[str, Any]] = {}  # services and config maps, by path
         self.hidden: set[str] = set()
+        self.logs: dict[str, bytes] = {}
+        self.no_logs = False
         self.bearer = bearer
         self.page = 0  # a small page forces the client to go on; 0: as it asks
         self.dies_slowly = False
@@ -35,14 +39,18 @@ class FakeKubernetes(FakeServer):
                 self._create({"metadata": {"name": name, "labels": labels}, "spec": {}}, phase)["metadata"]["name"]
             )
 
-    def finish(self, name: str, exit_code: int = 0, message: str = "", phase: str = "") -> None:
+    def finish(self, name: str, exit_code: int = 0, message: str = "", phase: str = "", says: str = "") -> None:
+        """``message``: only of a container that wrote one to its terminationMessagePath, which Spark's does not.
+        ``says``: what the driver printed.
+        """
         with self.lock:
             ended = {"exitCode": exit_code, "reason": "Error" if exit_code else "Completed", "finishedAt": now()}
+            if message:
+                ended["message"] = message
+            self.logs[name] = says.encode()
             self.pods[name]["status"] = {
                 "phase": phase or ("Failed" if exit_code else "Succeeded"),
-                "containerStatuses": [
-                    {"name": "spark-kubernetes-driver", "state": {"terminated": {**ended, "message": message}}}
-                ],
+                "containerStatuses": [{"name": "spark-kubernetes-driver", "state": {"terminated": ended}}],
             }
 
     def alive(self) -> list[str]:
@@ -68,7 +76,7 @@ class FakeKubernetes(FakeServer):
         )
         return {"KUBECONFIG": str(path)}
 
-    def answer(self, asked: Asked) -> tuple[int, Any]:
+    def answer(self, asked: Asked) -> tuple[int, Any] | tuple[int, bytes, dict[str, str]]:
         if self.bearer and asked.headers.get("authorization") != f"Bearer {self.bearer}":
             return status(401, "Unauthorized", "Unauthorized")
         parts = urlsplit(asked.path)
@@ -76,6 +84,8 @@ class FakeKubernetes(FakeServer):
         with self.lock:
             if parts.path == PODS:
                 return self._pod_made(asked) if asked.method == "POST" else (200, self._listed(query))
+            if parts.path.startswith(f"{PODS}/") and parts.path.endswith("/log"):
+                return self._log(parts.path.split("/")[-2], query)
             if parts.path.startswith(f"{PODS}/"):
                 return self._one(asked, parts.path.rpartition("/")[2])
             if asked.method in ("PATCH", "POST", "PUT"):
@@ -114,6 +124,23 @@ class FakeKubernetes(FakeServer):
         following = str(start + size) if start + size < len(found) else ""
         meta = {"resourceVersion": "7", **({"continue": following} if following else {})}
         return {"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": found[start : start + size]}
+
+    def _log(self, name: str, query: dict[str, str]) -> tuple[int, Any] | tuple[int, bytes, dict[str, str]]:
+        """Plain text; an error is a Status in JSON. Whole lines from the end, then at most ``limitBytes`` of them from
+        their beginning, as the kubelet does it.
+        """
+        if self.no_logs:
+            return status(403, "Forbidden", f'pods "{name}" is forbidden: cannot get resource "pods/log"')
+        if name not in self.pods:
+            return status(404, "NotFound", f'pods "{name}" not found')
+        found = [one["name"] for one in self.pods[name]["status"].get("containerStatuses", ())]
+        container = query.get("container", "")
+        if container not in found if container else len(found) > 1:
+            why = f"container {container} is not valid" if container else "a container name must be specified"
+            return status(400, "BadRequest", f"{why} for pod {name}")
+        lines = self.logs.get(name, b"").splitlines(keepends=True)[-int(query.get("tailLines", "0")) :]
+        said = b"".join(lines)
+        return 200, said[: int(query.get("limitBytes", len(said)))], {"Content-Type": "text/plain"}
 
     def _one(self, asked: Asked, name: str) -> tuple[int, Any]:
         if name not in self.pods:

@@ -87,7 +87,7 @@ class Place:
         if isinstance(self.fake, FakeYarn):
             self.fake.finish(ident, "FAILED", "FINISHED", "User class threw exception: boom")
         else:
-            self.fake.finish(ident, 7, "boom")
+            self.fake.finish(ident, 7, says="boom\n")
 
     def stopped(self, where: str) -> bool:
         return Path(f"{self.go}.{where}").exists()
