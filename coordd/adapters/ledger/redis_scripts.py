@@ -7,7 +7,17 @@ import _sha1  # type: ignore[import-not-found]  # no stub; hashlib costs 3 ms of
 import os
 
 from coordd.core.ledger.answers import Answer, Ended, Held
-from coordd.core.ledger.words import INSTANT_MAX, TOKEN_MAX, WORDS, AttemptNumber, Policy, Record, Token
+from coordd.core.ledger.words import (
+    ATTEMPT_MAX,
+    DURATION_MAX_S,
+    INSTANT_MAX,
+    TOKEN_MAX,
+    WORDS,
+    AttemptNumber,
+    Policy,
+    Record,
+    Token,
+)
 from coordd.errors import LocalProtocolError
 
 TYPE_CHECKING = False
@@ -16,6 +26,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from coordd.core.ledger.runner_requests import Request
+
+# The most characters of a text that an event can tell (core/wire/events.py, Name).
+NAME_MAX = 1024
 
 # The operations of a burst: many of one kind can run in one script. Each is still a step of its own: it sees the writes
 # of the earlier ones, and after a script that was cut off, a repeat is safe.
@@ -175,8 +188,10 @@ def answer(reply: "list[Any]") -> Answer:
     fields: dict[str, Any] = {}
     for name, value in zip(reply[2::2], reply[3::2], strict=True):
         key = name.decode()
-        if key in ("token", "attempt"):
+        if key == "token":
             fields[key] = whole(value)
+        elif key == "attempt":
+            fields[key] = attempt_of(value)
         elif key in ("left_s", "in_s"):
             fields[key] = seconds(value)
         elif key == "until_token":
@@ -185,15 +200,18 @@ def answer(reply: "list[Any]") -> Answer:
         elif key == "ended":
             attempt, token, *texts = (part.decode(errors="replace") for part in value[:-1])
             nonce, node, reason, digest, policy = texts
+            lease_s = seconds(value[-1])
+            if max(map(len, (nonce, node, digest, policy))) > NAME_MAX or not 0 <= lease_s <= DURATION_MAX_S:
+                raise ValueError("an end that no event can tell")
             fields[key] = Ended(
-                attempt=AttemptNumber(whole(attempt)),
+                attempt=attempt_of(attempt),
                 token=Token(whole(token)),
                 nonce=nonce,
                 node=node,
                 reason=reason,
                 digest=digest,
                 policy=policy,
-                lease_s=seconds(value[-1]),
+                lease_s=lease_s,
             )
         elif key in ("by", "state", "args"):
             fields[key] = value.decode(errors="replace")
@@ -210,6 +228,14 @@ def whole(value: "bytes | str") -> int:
     return number
 
 
+def attempt_of(value: "bytes | str") -> AttemptNumber:
+    """The number of an attempt. Raises ValueError if no row can contain it."""
+    number = whole(value)
+    if number > ATTEMPT_MAX:
+        raise ValueError(f"the attempt {number}")
+    return AttemptNumber(number)
+
+
 def seconds(value: bytes) -> float:
     """An instant or a duration. Raises ValueError if no row can contain it."""
     number = float(value)
@@ -223,4 +249,6 @@ def whose(reply: "list[Any]") -> "tuple[str, str, str, int]":
     grants it has made.
     """
     epoch, identity, predecessor, grants = reply[0].decode().split(" ")
+    if max(map(len, (epoch, identity, predecessor))) > NAME_MAX:  # a node tells its peers the identity
+        raise ValueError("an identity that no event can tell")
     return epoch, identity, predecessor, whole(grants)

@@ -256,8 +256,6 @@ class Pursuits(Line):
             if word == words.BAD:
                 self._ctx.name_bad_rows({pursuit.action.run: answer.by}, swept=False)
             self._limited(pursuit, answer, now)
-        elif word == words.OUTDATED:
-            self._again(pursuit, pursuit.backoff_s, "other rules are in force than this node knew", now)
         elif word == words.DIFFERS:
             pursuit.why = "the job's definition here differs from the one it was registered with"
             self._wait(pursuit, now, BACKOFF_MAX_S)
@@ -267,8 +265,10 @@ class Pursuits(Line):
             pursuit.watch = None  # a watch counts only through answers
             self._again(pursuit, pursuit.backoff_s, "the ledger does not answer", now)
             pursuit.backoff_s = min(2 * pursuit.backoff_s, BACKOFF_MAX_S)
+        elif word not in (words.FINISHED, words.REVOKED):  # the last: a damaged ledger
+            why = "other rules are in force than this node knew" if word == words.OUTDATED else f"answered {word!r}"
+            self._again(pursuit, pursuit.backoff_s, why, now)
         else:
-            assert word in (words.FINISHED, words.REVOKED), word
             if answer.state == SETTLED and pursuit.rank == 0 and pursuit.action.scheduled:  # one node counts it
                 due = pursuit.action.due_at
                 self._ctx.note("fire_times.settled", job=pursuit.action.job, after=due - 1e-3, upto=due)

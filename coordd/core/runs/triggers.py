@@ -72,7 +72,7 @@ class Triggers:
         """The ledger's answer; ``reply_id``: the reply that waits for it."""
         out = self._ctx.out
         self._answers = answer.word != UNAVAILABLE
-        if answer.word == UNAVAILABLE:
+        if answer.word not in (OK, EXISTS, CONFLICT, BAD):  # no answer, or none to a registration: a damaged ledger
             self._keep(of, reply_id, now)
             return
         self.requests.pop(of.run, None)
@@ -93,7 +93,6 @@ class Triggers:
             else:
                 self._ctx.note("request.dropped", run=of.run, reason=answer.by)
             return
-        assert answer.word in (OK, EXISTS), answer
         if answer.word == OK:
             sent = TaskSent(uuid=run_uuid(of.run), name=of.job, kwargs=of.args, run=of.run, fire_at=of.fire_at)
             self._ctx.record(sent, now)

@@ -17,7 +17,7 @@ from coordd.core.ledger.backfill.rule import is_wanted
 from coordd.core.ledger.requests import ListOpen, PlanBackfill
 from coordd.core.ledger.rows import OF_BACKFILL, Hold, Row
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import CONFLICT, FINISHED, NEVER, REVOKED, SUCCESS
+from coordd.core.ledger.words import CONFLICT, FINISHED, INSTANT_MAX, NEVER, REVOKED, SUCCESS
 from coordd.errors import RefusedError
 from coordd.ports import Ledger
 from coordd.services.breakers.methods import BreakerMethods
@@ -300,14 +300,15 @@ def _instant(params: dict[str, Any], name: str) -> float:
     """An instant, in Unix seconds or as ISO 8601 (UTC)."""
     value = params.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        value = float(value)
-        if not math.isfinite(value) or value < 0:
-            raise _wrong(f"{name} {value:g}: expected Unix seconds, or an instant such as 2026-11-21T02:00Z", "")
-        return float(round(value, 3))
-    try:
-        return parse_instant(str(value or ""), "UTC")
-    except ValueError as exc:
-        raise _wrong(f"{name}: {exc}", "such as 2026-11-21T02:00Z") from exc
+        at = float(value)
+    else:
+        try:
+            at = parse_instant(str(value or ""), "UTC")
+        except ValueError as exc:
+            raise _wrong(f"{name}: {exc}", "such as 2026-11-21T02:00Z") from exc
+    if not 0.0 <= at <= INSTANT_MAX:  # also for NaN
+        raise _wrong(f"{name} {value}: expected an instant from 1970 to 3000, or its Unix seconds", "")
+    return float(round(at, 3))
 
 
 def _wrong(sentence: str, hint: str) -> RpcError:

@@ -29,7 +29,7 @@ from fuzz.values import world
 from fuzz.values.dialogue import recorded
 from fuzz.values.spoil import bytes_of, lettered
 from fuzz.values.tables import UNCHECKED, written
-from fuzz.values.world import ATTEMPTS, CLAIMED, HASH, KNOWN, OPEN, PACKET, REFUSED, TAKEN, TOLD
+from fuzz.values.world import ATTEMPTS, CLAIMED, HASH, OPEN, PACKET, REFUSED, TAKEN, TOLD
 from fuzz.values.worth import WorthTarget
 
 SEED = 0
@@ -194,7 +194,7 @@ def test_a_node_asks_claims_and_launches(outcomes: dict[str, Counter[str]], worl
     assert one.peers_heard > 0
 
 
-# ---- what a node cannot bear yet (known.py): a reproduction that passes says that its cause is mended
+# ---- what a node could not bear once
 
 
 def spoken(word: bytes, **fields: Any) -> list[Any]:
@@ -222,39 +222,26 @@ HARMFUL: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="known.py leaves it out until its cause is mended")
 @pytest.mark.parametrize("name", HARMFUL)
-def test_a_node_bears(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_bears(name: str) -> None:
     kind, made = HARMFUL[name]
-    monkeypatch.setattr(world, "is_known", lambda _answer: False)
     data = json.dumps({"kind": kind, "values": lettered(made())}).encode()
     failure = run.replay("values", [data])
     assert failure is None, failure.told
 
 
-@pytest.mark.xfail(strict=True, reason="known.py leaves it out until its cause is mended")
 def test_an_identity_that_no_peer_can_read_is_refused() -> None:
     """Each heartbeat tells it: one that is too long is dropped by all peers, with the whole event."""
     with pytest.raises(UnavailableError):
         answer_of(swept_with(0, b"1738137600000000 " + b"x" * 2000 + b"  0"))
 
 
-@pytest.mark.xfail(strict=True, reason="known.py leaves it out until its cause is mended")
 def test_a_rerun_of_too_many_runs_is_none() -> None:
     note = text_of([Item(Runs("tick#9"), "success", any=False, parents=((Runs("sales#1", 10**15),),))])
 
     assert read(note) == [], "a node would list them all, until it has no memory left"
 
 
-@pytest.mark.xfail(strict=True, reason="known.py leaves it out until its cause is mended")
 def test_a_backfill_of_no_dates_is_none() -> None:
     """A node that asks for its first fire time ends with "year 285428751 is out of range", and so do all others."""
     assert Plan.read(Plan("p1", 2.0**53, EPOCH).text()) is None
-
-
-def test_known_answers_are_left_out() -> None:
-    for kind, made in HARMFUL.values():
-        data = json.dumps({"kind": kind, "values": lettered(made())}).encode()
-        result = run.Result()
-        assert run._run_until_failure("values", [data], result)[1] is None
-        assert list(result.outcomes) in ([f"{KNOWN}: {kind}"], [f"{REFUSED}: {kind}"])

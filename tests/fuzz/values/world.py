@@ -38,7 +38,7 @@ from coordd.services.views.objects import attempt_view, election_view, nodes_vie
 from coordd.services.views.why import why_run
 from fuzz.bus import ASKED, JOBS, Paper, PlainDriver, Questions, Wire
 from fuzz.trial import Wrong, check
-from fuzz.values.known import is_endless, is_known
+from fuzz.values.long import is_left_out, is_long
 from fuzz.values.spoil import bytes_of, numbered, storable
 from fuzz.values.tables import UNCHECKED, LooseLedger, written
 
@@ -48,7 +48,7 @@ PACKET, OPEN, CLAIMED, HASH, ATTEMPTS = ("packet", "open-reply", "claim-reply", 
 # The outcomes; the kind of the input follows.
 TAKEN, REFUSED, NOT_ASKED = "accepted", "refused by the codec", "not asked for"
 TOLD, FAILED, NOT_STORED = "told as bad", "contained as one failed question", "cannot be stored"
-KNOWN = "left out as known"
+LEFT_OUT = "left out: a long backfill"
 
 STEP_S = 0.5
 
@@ -137,7 +137,6 @@ class World:
         self.asked: Counter[str] = Counter()  # the operations of the node's questions
         self.reply: tuple[str, Any] | None = None  # what the next question of that kind is answered with
         self.fate = ""  # what became of it
-        self.leaves_out = is_known
         node.topics.add("drill")
         node.set_jobs({one.name: one for one in (WITH_ARGS, JOBS[1])}, self.driver.now())
         self.driver.feed(node.start, ())
@@ -194,8 +193,8 @@ class World:
 
     def written(self, table: str, values: dict[str, Any]) -> str:
         ledger = self.ledger
-        if table == "meta" and is_endless(str(values["key"]).removeprefix("hold:"), Hold.read(str(values["value"]))):
-            return KNOWN
+        if table == "meta" and is_long(str(values["key"]).removeprefix("hold:"), Hold.read(str(values["value"]))):
+            return LEFT_OUT
         run = "sales#1"
         if table == "runs":
             run = values["run"] if isinstance(values["run"], str) else run
@@ -331,8 +330,8 @@ class World:
             except UnavailableError:
                 self.fate = REFUSED
                 return Answer(UNAVAILABLE)
-            if self.leaves_out(answer):
-                self.fate = KNOWN
+            if is_left_out(answer):
+                self.fate = LEFT_OUT
                 return Answer(UNAVAILABLE)
             if isinstance(answer, OpenAnswer) == isinstance(request, ListOpen):
                 self.fate = TAKEN

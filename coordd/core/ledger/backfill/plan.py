@@ -6,7 +6,7 @@ Instants are Unix seconds with three decimals; 0.000 where there is none. OPEN h
 that have not ended, separated by commas, or "-". A job has one plan. A plan that has ended stays for KEPT_S.
 """
 
-from coordd.core.ledger.words import Record
+from coordd.core.ledger.words import INSTANT_MAX, Record
 
 RUNNING, DONE, STOPPED, CANCELLED = "running", "done", "stopped", "cancelled"
 STATES = (RUNNING, DONE, STOPPED, CANCELLED)
@@ -104,6 +104,9 @@ class Plan(Record):
             plan.ended_at, plan.cursor = float(ended), float(cursor)
             plan.opened, plan.succeeded, plan.failed = int(opened), int(won), int(lost)
         except ValueError:
+            return None
+        times = (plan.begin, plan.end, plan.ended_at, plan.cursor)
+        if not all(0.0 <= at <= INSTANT_MAX for at in times) or 0.0 < plan.cursor < plan.begin:  # also for NaN
             return None
         plan.open = runs.split(",") if runs != NOTHING_OPEN else []
         return plan if state in STATES and order in ORDERS and redo in REDO else None

@@ -83,6 +83,9 @@ def read(text: str) -> "list[Item]":
             )
             for run, count, on, any_, parents in json.loads(text)
         ]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return []
-    return items if all(item.on in FITS for item in items) else []
+    runs = [one for item in items for one in (item.runs, *[of for of_job in item.parents for of in of_job])]
+    bounded = len(items) <= ITEMS_MAX and all(0 <= one.count <= ROWS_MAX for one in runs)
+    is_sound = bounded and sum(max(1, one.count) for one in runs) <= ROWS_MAX
+    return items if is_sound and all(item.on in FITS for item in items) else []
