@@ -88,6 +88,21 @@ def test_a_stretch_that_ends_with_a_forgotten_run_is_forgotten(nodes: Nodes) -> 
     assert told(nodes) == [(3.0, 5.0, "missed")]
 
 
+def test_a_single_stretch_is_shortened_too(nodes: Nodes) -> None:
+    both = nodes.ledger
+    assert isinstance(both, Both)
+    nodes.clock.step(3 * MINUTE_S)
+    nodes.report(nodes.started(of(nodes, 3.0)))
+    nodes.clock.step(6 * MINUTE_S)
+    passed(nodes, 5.0)
+    assert told(nodes) == [(0.0, 5.0, "missed")]
+    nodes.clock.step(10 * MINUTE_S)
+
+    assert both.prune(MINUTE_S) == 1
+
+    assert told(nodes) == [(3.0, 5.0, "missed")]
+
+
 @pytest.mark.parametrize("op", ["claim", "register"])
 def test_only_an_overdue_fire_time_is_given_up_while_its_job_is_suspended(nodes: Nodes, op: str) -> None:
     nodes.ask(Suspend(job="sales", suspended=True, by="ann"))
