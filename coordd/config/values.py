@@ -18,7 +18,7 @@ from coordd.core.names import NAME, NAME_RULE
 from coordd.core.redaction import redact_text
 from coordd.core.visible import visible
 from coordd.plugins import GROUPS, STRATEGIES
-from coordd.plugins.installed import package_of, points, unfit
+from coordd.plugins.installed import misfit, package_of, points
 
 # A file with more unknown keys is another kind of file; naming all of them would take quadratic time.
 UNKNOWN_MAX = 20
@@ -251,8 +251,8 @@ def brought(value: object, group: str, what: str, *built_in: str) -> str:
     if said not in known:
         near = nearest(said, [*built_in, *known])
         raise ValueError(f"expected {what}, found {found(said)}, which no installed package brings; {near}")
-    if wrong := unfit(known[said]):
-        raise ValueError(f"expected {what} that can be used, found {found(said)}: {wrong}")
+    if wrong := misfit(known[said]):
+        raise ValueError(f"expected {what} for this version of coordd, found {found(said)}: {wrong}")
     return said
 
 

@@ -18,7 +18,7 @@ Bring = Callable[[str], None]
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no failure; a test of one that hangs says so."""
+    """The machine may be busy; a test of one that hangs has its own limit."""
     monkeypatch.setattr(brought, "ASKED_S", 30.0)
 
 

@@ -437,26 +437,16 @@ def test_a_live_run_that_replaces_ends_the_backfilled_one(nodes: Nodes) -> None:
     assert nodes.renew(backfilled).word == "cancel"
 
 
-def test_why_a_live_run_was_missed(nodes: Nodes) -> None:
+@pytest.mark.parametrize("overlap", ["forbid", "allow"])
+def test_why_a_live_run_was_missed(nodes: Nodes, overlap: str) -> None:
     begin(nodes)
     fill(nodes, 0)
     nodes.started(old(nodes, 0), 1)
-    nodes.claim(nodes.of("sales#1", start_within_s=60.0))
+    nodes.ask(Register(of=nodes.of("sales#1", overlap=overlap, start_within_s=60.0)))
     nodes.clock.step(61.0)
 
     assert nodes.ask(Settle(run="sales#1", attempt=AttemptNumber(0))).state == "missed"
-    assert nodes.reason("sales#1").endswith(f"{HELD_BY_OTHERS}{run(0)}")
-
-
-def test_a_live_run_that_waits_for_no_other_was_not_held_up_by_a_backfilled_one(nodes: Nodes) -> None:
-    begin(nodes)
-    fill(nodes, 0)
-    nodes.started(old(nodes, 0), 1)
-    nodes.ask(Register(of=nodes.of("sales#1", overlap="allow", start_within_s=60.0)))
-    nodes.clock.step(61.0)
-
-    assert nodes.ask(Settle(run="sales#1", attempt=AttemptNumber(0))).state == "missed"
-    assert HELD_BY_OTHERS not in nodes.reason("sales#1")
+    assert nodes.reason("sales#1").endswith(f"{HELD_BY_OTHERS}{run(0)}") is (overlap == "forbid")
 
 
 def test_two_backfilled_runs_of_a_job_that_must_not_overlap_follow_each_other(nodes: Nodes) -> None:
