@@ -83,18 +83,20 @@ def of_service(name: str, context: dict[str, Any], say: Callable[[str], None]) -
 
 def of_boot_step(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
     """Do it once; when it returns, it is done, and a text that it returns is for people."""
+    return _finished(BOOT_STEPS, name, BootContext(**context, say=lambda text: say(_line(text))), say)
+
+
+def _finished(group: str, name: str, context: object, say: Callable[[str], None]) -> int:
+    """Call it once: it says READY with what it returned, or PROBLEM and why it failed."""
     threading.Thread(target=_end_with_starter, daemon=True).start()
-    done, said = _called(BOOT_STEPS, name, BootContext(**context, say=lambda text: say(_line(text))))
+    done, said = _called(group, name, context)
     say(f"{READY if done else PROBLEM} {said}")
     return 0 if done else 1
 
 
 def of_topic(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:
     """Act on an election that is won; a text that it returns is for people."""
-    threading.Thread(target=_end_with_starter, daemon=True).start()
-    done, said = _called(TOPICS, name, TopicContext(**context))
-    say(f"{READY if done else PROBLEM} {said}")
-    return 0 if done else 1
+    return _finished(TOPICS, name, TopicContext(**context), say)
 
 
 def of_sink(name: str, context: dict[str, Any], say: Callable[[str], None]) -> int:

@@ -97,15 +97,10 @@ def columns_are_as_documented(spark: SparkSession, output: Path) -> None:
         assert {path.name[:5] for path in (output / name).iterdir() if path.is_dir()} == {"date="}
 
 
-def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: SparkSession) -> None:
-    cluster = busy_day(seed=21, runs=8)
-    paths = cluster.write(str(tmp_path / "journals"))
-    whole = Path(paths[0], "current.jsonl").read_bytes().splitlines()
-    with open(os.path.join(paths[0], "current.jsonl"), "ab") as current:
-        current.write(b'{"type":"task-sta')
-    output, report = tmp_path / "out", tmp_path / "report.html"
-    done = subprocess.run(
-        command(paths, f"file://{output}", "--report", f"file://{report}", "--pause-s", "0.1"),
+def submitted(tmp_path: Path, argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """A run of spark-submit, until its end."""
+    return subprocess.run(
+        argv,
         env=environment(tmp_path),
         cwd=tmp_path,
         capture_output=True,
@@ -113,6 +108,16 @@ def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: Spark
         timeout=RUN_TIMEOUT_S,
         check=False,
     )
+
+
+def test_spark_submit_publishes_tables_and_a_report(tmp_path: Path, spark: SparkSession) -> None:
+    cluster = busy_day(seed=21, runs=8)
+    paths = cluster.write(str(tmp_path / "journals"))
+    whole = Path(paths[0], "current.jsonl").read_bytes().splitlines()
+    with open(os.path.join(paths[0], "current.jsonl"), "ab") as current:
+        current.write(b'{"type":"task-sta')
+    output, report = tmp_path / "out", tmp_path / "report.html"
+    done = submitted(tmp_path, command(paths, f"file://{output}", "--report", f"file://{report}", "--pause-s", "0.1"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "pausing for 0.1 s in a Spark task" in done.stdout
     counts = {name: spark.read.parquet(f"file://{output}/{name}").count() for name in TABLES}
@@ -150,13 +155,13 @@ def test_nothing_to_read_is_one_sentence_and_exit_1(tmp_path: Path, capfd: pytes
     assert not (tmp_path / "out").exists()
 
 
-def executors_elsewhere(tmp_path: Path, hidden: Path) -> list[str]:
-    """Options for executors of another machine: in a mount namespace of their own, ``hidden`` is another disk."""
+def executors_elsewhere(tmp_path: Path) -> list[str]:
+    """Options for executors of another machine: in a mount namespace of their own, "here" is another disk."""
     java = shutil.which("java") or ""
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text(
-        f'#!/bin/sh\nexec unshare -m sh -c \'mount -t tmpfs none {hidden} && exec "$@"\' - {java} "$@"\n'
+        f'#!/bin/sh\nexec unshare -m sh -c \'mount -t tmpfs none {tmp_path}/here && exec "$@"\' - {java} "$@"\n'
     )
     (home / "bin" / "java").chmod(0o755)
     settings = {
@@ -178,16 +183,8 @@ def test_an_output_that_executors_write_elsewhere_is_not_published_empty(tmp_pat
     busy_day(seed=21, runs=2).write(str(tmp_path / "journals"))
     (tmp_path / "here").mkdir()
     argv = command(["viewfs://shared/journals/edge-*"], str(tmp_path / "here" / "out"))
-    argv[1:3] = executors_elsewhere(tmp_path, tmp_path / "here")
-    done = subprocess.run(
-        argv,
-        env=environment(tmp_path),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
+    argv[1:3] = executors_elsewhere(tmp_path)
+    done = submitted(tmp_path, argv)
     told = done.stdout + done.stderr[-3000:]
     assert not (tmp_path / "here" / "out").exists(), told
     assert done.returncode == 1, told

@@ -126,7 +126,7 @@ def constants() -> str:
         *[f"local {name} = {_value(getattr(module, name))}  -- {says}" for module, name, says in _FIGURES],
         "",
         "-- Bytes of a text; core/ledger/sound.py counts characters, of four bytes at most.",
-        f"local TEXT_BYTES_MAX = {4 * sound.TEXT_MAX}",
+        f"local TEXT_BYTES_MAX = {4 * words.NAME_MAX}",
         f"local LONG_BYTES_MAX = {_table([f'{column} = {4 * sound.LONG_TEXT_MAX}' for column in sorted(sound.LONG)])}",
         "",
         "-- Columns (core/ledger/rows.py); of a run's row, OPEN is what a sweep tells, FEED what has a number when it",

@@ -11,6 +11,7 @@ from coordd.core.ledger.words import (
     ATTEMPT_MAX,
     DURATION_MAX_S,
     INSTANT_MAX,
+    NAME_MAX,
     TOKEN_MAX,
     WORDS,
     AttemptNumber,
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from coordd.core.ledger.runner_requests import Request
-
-# The most characters of a text that an event can tell (core/wire/events.py, Name).
-NAME_MAX = 1024
 
 # The operations of a burst: many of one kind can run in one script. Each is still a step of its own: it sees the writes
 # of the earlier ones, and after a script that was cut off, a repeat is safe.

@@ -11,6 +11,7 @@ from coordd.core.ledger.words import (
     DURATION_MAX_S,
     INSTANT_MAX,
     LIMITS,
+    NAME_MAX,
     POLICY,
     RETRY,
     STATES,
@@ -30,8 +31,7 @@ FENCE_MAX = TOKEN_MAX - 2**40
 # Maximum number of bad rows in one answer.
 BAD_MAX = 100
 
-# Names, nonces and ids; and the two columns with texts of people and programs.
-TEXT_MAX = 1024
+# The two columns with texts of people and programs.
 LONG_TEXT_MAX = 64 * 1024
 LONG = frozenset(("args", "reason"))
 
@@ -151,7 +151,7 @@ def text_fault(column: str, value: object) -> str:
     """The fault of a text with this column name; "" if it is valid."""
     if type(value) is not str:
         return f"{column}: expected text, found {_shown(value)}"
-    longest = LONG_TEXT_MAX if column in LONG else TEXT_MAX
+    longest = LONG_TEXT_MAX if column in LONG else NAME_MAX
     if len(value) > longest:
         return f"{column}: {len(value)} characters; at most {longest} are accepted"
     if "\0" in value:

@@ -24,6 +24,9 @@ TOKEN_MAX = 2**53
 # No job file allows more attempts; a larger number is damage.
 ATTEMPT_MAX = 1_000_000
 
+# Characters of a name, a nonce, an id, a word or a digest, in a row and in an event.
+NAME_MAX = 1024
+
 # A lease, a pause or a window: ten years.
 DURATION_MAX_S = 315_360_000.0
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from coordd.core.ledger.open_answer import OpenRun
-from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, TOKEN_MAX
+from coordd.core.ledger.words import ATTEMPT_MAX, DURATION_MAX_S, INSTANT_MAX, NAME_MAX, TOKEN_MAX
 
 # A packet with another major is refused, with a clear log line.
 PROTOCOL_MAJOR = 1
@@ -28,7 +28,7 @@ OTHERS_RETURN_S = 5.0
 # Bounds of a peer's values, checked when a message is read: a value outside is dropped and counted like an unknown
 # type. The bounds are wide, for older and newer nodes; they exclude values that no date, row or JSON can hold (NaN is
 # one).
-Name = Annotated[str, Meta(max_length=1024)]  # ids, names, words, digests, marks
+Name = Annotated[str, Meta(max_length=NAME_MAX)]  # ids, names, words, digests, marks
 Names = Annotated[tuple[Name, ...], Meta(max_length=4096)]
 Count = Annotated[int, Meta(ge=0, le=TOKEN_MAX)]
 Token = Count

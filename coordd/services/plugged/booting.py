@@ -17,7 +17,7 @@ from coordd.config.plugged.boot import BootStep
 from coordd.errors import RefusedError
 from coordd.services.control.callers import Caller, Method
 from coordd.services.control.doctor import FAIL, OK, WARN, Check, check
-from coordd.services.plugged.process import Plugged, hosted
+from coordd.services.plugged.process import Plugged, finished
 
 log = structlog.get_logger("boot")
 
@@ -49,28 +49,23 @@ class Step:
         self.state, self.text = RUNNING, ""
         log.info("boot.step_started", step=said.name, attempt=self.tries, mandatory=said.mandatory)
         began = trio.current_time()
-        done: list[str] = []
 
-        def heard(word: str, text: str) -> None:
+        def heard(_word: str, text: str) -> None:
             self.text = text
-            if word == plugins.READY:
-                done.append(text)
-
-        async def watch() -> str:
-            await trio.sleep(said.timeout_s)
-            return f"it did not end within {said.timeout_s:g} s"
 
         context = {"name": said.name, **self._about, "attempt": self.tries, "args": said.args}
         of = Plugged(plugins.BOOT_STEPS, said.point, said.name, said.memory)
-        why = await hosted(of, context, heard, watch)
+        done, self.text = await finished(of, context, said.timeout_s, heard)
         seconds = round(trio.current_time() - began, 3)
         if done:
-            self.state, self.text = DONE, done[0]
-            log.info("boot.step_done", step=said.name, text=done[0] or None, seconds=seconds)
+            self.state = DONE
+            log.info("boot.step_done", step=said.name, text=self.text or None, seconds=seconds)
             self.done.set()
             return True
-        self.state, self.text = FAILED, why
-        (log.error if said.mandatory else log.warning)("boot.step_failed", step=said.name, reason=why, seconds=seconds)
+        self.state = FAILED
+        (log.error if said.mandatory else log.warning)(
+            "boot.step_failed", step=said.name, reason=self.text, seconds=seconds
+        )
         return False
 
     def view(self) -> dict[str, Any]:

@@ -33,11 +33,22 @@ NICE = 10
 LIMITS = {resource.RLIMIT_NOFILE: 1024, resource.RLIMIT_CORE: 0}
 
 # The name of one in the log, and its events there.
-_FIELD = {plugins.SERVICES: "service", plugins.BOOT_STEPS: "step", plugins.TOPICS: "topic"}
-_SAID = {plugins.SERVICES: "service.said", plugins.BOOT_STEPS: "boot.said", plugins.TOPICS: "topic.said"}
+_FIELD = {
+    plugins.SERVICES: "service",
+    plugins.BOOT_STEPS: "step",
+    plugins.STRATEGIES: "strategy",
+    plugins.TOPICS: "topic",
+}
+_SAID = {
+    plugins.SERVICES: "service.said",
+    plugins.BOOT_STEPS: "boot.said",
+    plugins.STRATEGIES: "strategy.said",
+    plugins.TOPICS: "topic.said",
+}
 _DROPPED = {
     plugins.SERVICES: "service.lines_dropped",
     plugins.BOOT_STEPS: "boot.lines_dropped",
+    plugins.STRATEGIES: "strategy.lines_dropped",
     plugins.TOPICS: "topic.lines_dropped",
 }
 
@@ -80,7 +91,7 @@ async def hosted(of: Plugged, context: dict[str, Any], heard: Heard, watch: Call
             assert process.stdout is not None
             assert process.stderr is not None
             nursery.start_soon(told.read, process.stdout)
-            nursery.start_soon(_logged, of, process.stderr)
+            nursery.start_soon(logged, of, process.stderr)
             nursery.start_soon(told.look, watch, nursery.cancel_scope)
             await process.wait()
             with trio.move_on_after(0.2):  # its last words
@@ -90,6 +101,23 @@ async def hosted(of: Plugged, context: dict[str, Any], heard: Heard, watch: Call
         with trio.CancelScope(shield=True):
             await _end(process)
     return told.why or told.problem or how(process.returncode)
+
+
+async def finished(of: Plugged, context: dict[str, Any], timeout_s: float, heard: Heard) -> tuple[bool, str]:
+    """One that ends by itself: True and what it returned, for people; or False and why it failed. As ``hosted``."""
+    done: list[str] = []
+
+    def hear(word: str, text: str) -> None:
+        heard(word, text)
+        if word == plugins.READY:
+            done.append(text)
+
+    async def watch() -> str:
+        await trio.sleep(timeout_s)
+        return f"it did not end within {timeout_s:g} s"
+
+    why = await hosted(of, context, hear, watch)
+    return (True, done[0]) if done else (False, why)
 
 
 async def served(table: ServiceTable, about: dict[str, str], heard: Heard) -> str:
@@ -146,8 +174,8 @@ class _Watchdog:
             await trio.sleep(max(0.01, min(left_s, LOOK_S)))
 
 
-async def _logged(of: Plugged, stream: trio.abc.ReceiveStream) -> None:
-    """Its output goes to the log, a bounded part of it."""
+async def logged(of: Plugged, stream: trio.abc.ReceiveStream) -> None:
+    """The output of a process goes to the log, a bounded part of it."""
     began, count = trio.current_time(), 0
     async for line in lines(stream):
         if trio.current_time() - began > LINES_S:

@@ -13,11 +13,11 @@ import structlog
 import trio
 
 from coordd.core.ready import Elected
-from coordd.plugins import READY, TOPICS
+from coordd.plugins import TOPICS
 from coordd.plugins.installed import points, unfit
 from coordd.services.control.doctor import WARN, Check, check
 from coordd.services.driver import Driver
-from coordd.services.plugged.process import Plugged, hosted
+from coordd.services.plugged.process import Plugged, finished
 
 log = structlog.get_logger("topics")
 
@@ -74,23 +74,14 @@ class Topics:
             await self._call(elected)
 
     async def _call(self, elected: Elected) -> None:
-        done: list[str] = []
-
-        def heard(word: str, text: str) -> None:
-            if word == READY:
-                done.append(text)
-
-        async def watch() -> str:
-            await trio.sleep(TIMEOUT_S)
-            return f"it did not end within {TIMEOUT_S:g} s"
-
         context = {"id": elected.id, "topic": elected.topic, **self._about}
-        why = await hosted(Plugged(TOPICS, elected.topic, elected.topic, MEMORY), context, heard, watch)
+        of = Plugged(TOPICS, elected.topic, elected.topic, MEMORY)
+        done, said = await finished(of, context, TIMEOUT_S, lambda _word, _text: None)
         if done:
             self._problems.pop(elected.topic, None)
-            log.info("topic.done", topic=elected.topic, id=elected.id, text=done[0] or None)
+            log.info("topic.done", topic=elected.topic, id=elected.id, text=said or None)
         else:
-            self._failed(elected, why)
+            self._failed(elected, said)
 
     def _failed(self, elected: Elected, why: str) -> None:
         self._problems[elected.topic] = f"{elected.id}: {why}"

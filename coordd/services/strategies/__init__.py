@@ -1,5 +1,5 @@
 """Who asks the strategies, and tells the core their answers.
 
-The built-in strategies are pure, in core/node/room.py. Here is what measures the machine, reads the ledger, and runs
-the code of packages in a thread with a deadline.
+The built-in strategies are pure, in core/node/room.py. Here is what measures the machine, reads the ledger, and asks
+the processes with the code of packages.
 """

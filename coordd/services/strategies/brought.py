@@ -12,13 +12,11 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-import structlog
 import trio
 
 from coordd.plugins import PROBLEM, READY, STRATEGIES
-from coordd.services.programs.child import environment, host, how, killed, lines
-
-log = structlog.get_logger("strategies")
+from coordd.services.plugged.process import Plugged, logged
+from coordd.services.programs.child import environment, host, how, killed
 
 # How long (seconds) a strategy may take to answer, and its process to load it.
 ASKED_S = 1.0
@@ -30,9 +28,6 @@ IDLE_S = 300.0
 
 # Bytes of an answer: ten thousand jobs need less.
 ANSWER_MAX = 4 * 2**20
-
-# Lines of its output that the log takes of each process.
-LINES_MAX = 100
 
 
 class StrategyError(Exception):
@@ -141,7 +136,7 @@ class _Process:
             try:
                 assert process.stderr is not None
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._log, process.stderr)
+                    nursery.start_soon(logged, Plugged(STRATEGIES, self.name, self.name, 0), process.stderr)
                     await self._serve(process)
                     nursery.cancel_scope.cancel()
             finally:
@@ -192,13 +187,6 @@ class _Process:
             return f"expected {question.count} answers in JSON, found {line!r:.60}"
         question.said = said
         return ""
-
-    async def _log(self, stream: trio.abc.ReceiveStream) -> None:
-        count = 0
-        async for line in lines(stream):
-            count += 1
-            if count <= LINES_MAX and line:
-                log.info("strategy.said", strategy=self.name, line=line)
 
 
 async def _end_of(process: trio.Process) -> str:

@@ -47,7 +47,7 @@ class Priorities:
             await trio.sleep(LOOK_S if answered else AGAIN_S)
 
     async def look(self) -> bool:
-        """Ask about all jobs, and tell the core. False if the ledger did not answer."""
+        """Ask about all jobs, and tell the core. False without an answer of the ledger or of the strategy."""
         node = self._driver.node
         name = node.settings.priority_by
         if name != self._asked:

@@ -72,30 +72,25 @@ def test_a_damaged_line_is_left_out(nodes: Nodes, line: str) -> None:
     assert told(nodes) == [(0.0, 1.0, "skipped"), (1.0, 2.0, "missed")]
 
 
-def test_a_stretch_that_ends_with_a_forgotten_run_is_forgotten(nodes: Nodes) -> None:
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ({3.0: "skipped", 5.0: "missed"}, [(0.0, 3.0, "skipped"), (3.0, 5.0, "missed")]),
+        ({5.0: "missed"}, [(0.0, 5.0, "missed")]),
+    ],
+    ids=["the first is forgotten", "a single one is shortened"],
+)
+def test_what_is_due_up_to_a_forgotten_run_is_forgotten(
+    nodes: Nodes, words: dict[float, str], kept: list[tuple[float, float, str]]
+) -> None:
     both = nodes.ledger
     assert isinstance(both, Both)
     nodes.clock.step(3 * MINUTE_S)
     nodes.report(nodes.started(of(nodes, 3.0)))
     nodes.clock.step(6 * MINUTE_S)
-    for minute, word in ((3.0, "skipped"), (5.0, "missed")):
+    for minute, word in words.items():
         passed(nodes, minute, word=word)
-    assert told(nodes) == [(0.0, 3.0, "skipped"), (3.0, 5.0, "missed")]
-    nodes.clock.step(10 * MINUTE_S)
-
-    assert both.prune(MINUTE_S) == 1
-
-    assert told(nodes) == [(3.0, 5.0, "missed")]
-
-
-def test_a_single_stretch_is_shortened_too(nodes: Nodes) -> None:
-    both = nodes.ledger
-    assert isinstance(both, Both)
-    nodes.clock.step(3 * MINUTE_S)
-    nodes.report(nodes.started(of(nodes, 3.0)))
-    nodes.clock.step(6 * MINUTE_S)
-    passed(nodes, 5.0)
-    assert told(nodes) == [(0.0, 5.0, "missed")]
+    assert told(nodes) == kept
     nodes.clock.step(10 * MINUTE_S)
 
     assert both.prune(MINUTE_S) == 1
