@@ -13,7 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from coordd.core.jobs.job import Command, Job, Retry, Schedule
+from coordd.core.checks.check import TCP, Check, Use
+from coordd.core.groups.expand import Expand
+from coordd.core.jobs.job import (
+    After,
+    Blackout,
+    Breaker,
+    Command,
+    Concurrency,
+    Dedupe,
+    Job,
+    Limits,
+    Rate,
+    Rates,
+    Retry,
+    Schedule,
+    Sink,
+)
+from coordd.core.jobs.trigger import HTTP, Trigger
 from coordd.core.node.states import STARTING
 from simulator.item import Item
 from simulator.terms import LEASE, SCHEDULES_END_S, WALL
@@ -63,7 +80,13 @@ AMOUNTS_S = {
 }
 OF_THE_LEDGER = frozenset(("ledger_far_step", "ledger_glitch"))
 
-CONFIGURES = frozenset(("edit", "remove"))
+# A change of any field of a definition, in the worlds of this kind; the seeds (m, r): seed % m == r. The possible
+# numbers of such changes, and the last time (seconds) at which one begins.
+FIELD = "field"
+REDEFINED, REDEFINED_SEEDS = "redefined", (41, 31)
+FIELDS_CHANGED = (6, 10, 16)
+
+CONFIGURES = frozenset(("edit", "remove", FIELD))
 FAR = frozenset(("far_skew", "far_step", "ledger_far_step", "ledger_glitch"))
 
 END = WALL + SCHEDULES_END_S
@@ -108,6 +131,123 @@ CHANGES: dict[str, Change] = {
 }
 NAMES = sorted(CHANGES)
 
+# The time of the runs of a job whose fire times are few: it is in the middle of a world.
+AT_S = 40.0
+
+# A pool that jobs come into and leave. Nodes do not know the same size of it while their files differ.
+POOL = "shared"
+
+
+def _enabled(job: Job, _pick: float) -> dict[str, Any]:
+    if not job.enabled:
+        return {"enabled": True, "schedule": job.schedule or job.held, "held": None}
+    return {"enabled": False, "schedule": None, "held": job.schedule}
+
+
+def _any_schedule(job: Job, pick: float) -> dict[str, Any]:
+    """Another kind, another time zone, blackouts, or none. That of a job that is not enabled is held."""
+    every = Schedule(kind="every", every_s=9.0, end=END)
+    black = (Blackout(start=WALL + AT_S, end=WALL + AT_S + 9.0), Blackout(cron="* * * * *", duration_s=5.0))
+    chosen = (
+        Schedule(kind="cron", cron="* * * * *", end=END),
+        Schedule(kind="cron", cron="* * * * *", timezone="Europe/Berlin", end=END),
+        Schedule(kind="at", at=WALL + AT_S),
+        structs.replace(every, blackout=black),
+        structs.replace(every, start=WALL + AT_S),
+        None,
+    )
+    return {"schedule" if job.enabled else "held": _other(chosen, job.schedule or job.held, pick)}
+
+
+def _held(job: Job, pick: float) -> dict[str, Any]:
+    """Not enabled, and what it would do is another schedule."""
+    held = structs.replace(job, **_enabled(job, pick)) if job.enabled else job
+    return {"enabled": False, "schedule": None, **_any_schedule(held, pick)}
+
+
+def _any_retry(job: Job, pick: float) -> dict[str, Any]:
+    chosen = (
+        Retry(attempts=1, relaunches=1),
+        Retry(attempts=3, delay_s=1.0, backoff="exponential", jitter=0.5, relaunches=50),
+        Retry(attempts=4, delay_s=0.5, backoff="linear", never_on_codes=(1,), relaunches=50),
+        Retry(attempts=2, delay_s=3.0, never_on_patterns=("no such table",), submits=2, relaunches=50),
+    )
+    return {"retry": _other(chosen, job.retry, pick)}
+
+
+def _pool(job: Job, pick: float) -> dict[str, Any]:
+    pool, size = _other((("", 0), (POOL, 1), (POOL, 2), ("other", 1)), (job.pool, job.pool_size), pick)
+    return {"pool": pool, "pool_size": size}
+
+
+def _after(job: Job, pick: float) -> dict[str, Any]:
+    """Parents in one direction only, so that no job comes after itself."""
+    parents = tuple(name for name in ("sched", "spread") if name > job.name)[:1]
+    if not parents:
+        return _any_schedule(job, pick)
+    chosen = (None, After(parents), After(parents, on="done", period_s=20.0, within_s=10.0))
+    return {"after": _other(chosen, job.after, pick)}
+
+
+def _texts(field: str) -> Change:
+    """A change of a field that nothing depends on here."""
+    return lambda job, pick: {field: f"{pick:.3f}"}
+
+
+# One change of each field of a definition.
+FIELDS: dict[str, Change] = {
+    "launch": CHANGES["args"],
+    "description": _texts("description"),
+    "owner": _texts("owner"),
+    "enabled": _enabled,
+    "held": _held,
+    "schedule": _any_schedule,
+    "schedule_text": _texts("schedule_text"),
+    "timezone": lambda job, pick: {"timezone": _other(("UTC", "Asia/Kolkata"), job.timezone, pick)},
+    "misfire": lambda job, pick: {"misfire": _other(("once", "all", "skip"), job.misfire, pick)},
+    "start_within_s": CHANGES["start_within"],
+    "expect_within_s": lambda job, pick: {"expect_within_s": _other((0.0, 1.0, 5.0), job.expect_within_s, pick)},
+    "overlap": lambda job, pick: {**CHANGES["overlap"](job, pick), "expand": None},  # a group allows it
+    "on_lost": CHANGES["on_lost"],
+    "placement": CHANGES["placement"],
+    "tags": lambda job, pick: {"tags": _other(((), ("nowhere",)), job.tags, pick)},
+    "priority": lambda job, pick: {"priority": _other((0, 1, 2), job.priority, pick)},
+    "pool": _pool,
+    "pool_size": _pool,
+    "concurrency": lambda job, pick: {
+        "concurrency": _other((None, Concurrency(max=1), Concurrency(max=2, per="{day}")), job.concurrency, pick)
+    },
+    "rate": lambda job, pick: {
+        "rate": _other((None, Rates(cluster=Rate(1, 4)), Rates(Rate(3, 5), Rate(2, 5))), job.rate, pick)
+    },
+    "queue_max": lambda job, pick: {"queue_max": _other((0, 1, 3, 1000), job.queue_max, pick)},
+    "queue_keep": lambda job, pick: {"queue_keep": _other(("first", "last"), job.queue_keep, pick)},
+    "timeout_s": lambda job, pick: {"timeout_s": _other((0.0, 2.0, 8.0), job.timeout_s, pick)},
+    "lease_s": CHANGES["lease"],
+    "params": lambda job, pick: {"params": {"day": f"{pick:.3f}"}},
+    "retry": _any_retry,
+    "breaker": lambda job, pick: {
+        "breaker": _other(
+            (None, Breaker(open_for_s=4.0), Breaker(((1, ("failure",)),), open_for_s=2.0)), job.breaker, pick
+        )
+    },
+    "after": _after,
+    "dedupe": lambda job, pick: {"dedupe": _other((None, Dedupe("{day}"), Dedupe("{day}", 60.0)), job.dedupe, pick)},
+    "expand": lambda job, pick: {
+        "expand": _other((None, Expand("part", ("a", "b"))), job.expand, pick),
+        "overlap": "allow",
+    },
+    "run_as": _texts("run_as"),
+    "limits": lambda job, pick: {"limits": _other((Limits(), Limits(memory=2**30, tasks=64)), job.limits, pick)},
+    "triggers": lambda job, pick: {
+        "triggers": _other(((), (Trigger(kind=HTTP, name="in", route="/in"),)), job.triggers, pick)
+    },
+    "checks": lambda job, pick: {"checks": _other(((), (Check(name="port", kind=TCP),)), job.checks, pick)},
+    "uses": lambda job, pick: {"uses": _other(((), (Use("some"),)), job.uses, pick)},
+    "sinks": lambda job, pick: {"sinks": _other(((), (Sink("some"),)), job.sinks, pick)},
+}
+FIELD_NAMES = sorted(FIELDS)
+
 
 def limits(seed: int) -> dict[str, int]:
     """The bounds that are lower in that world."""
@@ -117,9 +257,19 @@ def limits(seed: int) -> dict[str, int]:
     return {name: rng.choice(values) for name, values in LIMITS.items() if rng.random() < 0.5}
 
 
+def _chosen(item: Item) -> tuple[str, Change]:
+    """The field that an edit changes, and how."""
+    changes, names = (FIELDS, FIELD_NAMES) if item.kind == FIELD else (CHANGES, NAMES)
+    name = names[int(item.who * len(names))]
+    return name, changes[name]
+
+
 def edited(job: Job, item: Item) -> Job:
     """The definition with one changed field, which ``item`` chooses. The new digest says which edit made it."""
-    changes = CHANGES[NAMES[int(item.who * len(NAMES))]](job, item.amount % 1)
+    _, change = _chosen(item)
+    changes = change(job, item.amount % 1)
+    if not job.enabled and "enabled" not in changes and "schedule" in changes:
+        changes["held"] = changes.pop("schedule")
     return structs.replace(job, digest=f"{job.name} at {item.at:.3f}", **changes)
 
 
@@ -152,6 +302,18 @@ def draw(seed: int, jobs: dict[str, Job], *, forgets: bool, only: Container[str]
     return made
 
 
+def fields(seed: int, jobs: dict[str, Job], *, parents: bool) -> list[Item]:
+    """The changes of any fields, in a world of that kind. ``parents``: jobs run after these, whose `expand` people must
+    not change then (docs/policies.md, Groups).
+    """
+    rng = random.Random(f"fields of {seed}")
+    made = [
+        Item(rng.uniform(2.0, EDITED_BY_S), FIELD, rng.random(), rng.uniform(*SPREAD_S), rng.choice(sorted(jobs)))
+        for _ in range(rng.choice(FIELDS_CHANGED))
+    ]
+    return [item for item in made if not (parents and _chosen(item)[0] == "expand")]
+
+
 class Configuration:
     """The job files of a world, as they should be and as each machine has them."""
 
@@ -171,11 +333,11 @@ class Configuration:
     def do(self, item: Item) -> None:
         """Edit or remove the file of one job, on one machine after the other."""
         world = self.world
-        world.say(f"CONFIGURATION {item.kind} {item.what} {NAMES[int(item.who * len(NAMES))]}")
-        field = NAMES[int(item.who * len(NAMES))]
-        world.acts["remove" if item.kind == "remove" else f"edit {field}"] += 1
-        spread_s = item.amount if item.kind == "edit" else 2.0
-        if item.kind == "edit":
+        field, _ = _chosen(item)
+        world.say(f"CONFIGURATION {item.kind} {item.what} {field}")
+        world.acts["remove" if item.kind == "remove" else f"{item.kind} {field}"] += 1
+        spread_s = 2.0 if item.kind == "remove" else item.amount
+        if item.kind != "remove":
             old = world.jobs.get(item.what) or world.plan.jobs[item.what]
             self._take({**world.jobs, item.what: edited(old, item)}, spread_s)
         else:

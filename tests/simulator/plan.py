@@ -282,6 +282,7 @@ def _of_kind(seed: int, which: tuple[int, int]) -> bool:
 def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     """The kinds of a world: by its seed, or because ``faults`` names it."""
     every = {publishing.PUBLISHED: publishing.PUBLISHED_SEEDS, **policies.SEEDS}
+    every[configuration.REDEFINED] = configuration.REDEFINED_SEEDS
     if faults is not None:
         return policies.with_parents(frozenset(every.keys() & set(faults)))
     if seed in EARLIER:
@@ -289,6 +290,7 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
     if publishing.PUBLISHED in drawn:
         drawn -= {policies.HOOKS, policies.AFTER, policies.RERUNS, policies.TRIGGERS, policies.CHECKS}
+        drawn -= {configuration.REDEFINED}
     if seed in policies.BEFORE_BREAKERS:
         drawn -= {policies.BREAKERS}
     if seed in policies.BEFORE_TRIGGERS:
@@ -315,6 +317,8 @@ def _configured(
     if publishing.PUBLISHED in kinds:
         items = [item for item in items if item.kind != "redefine"]
         configured = [item for item in configured if item.kind in configuration.FAR] + publishing.draw(seed, jobs)
+    if configuration.REDEFINED in kinds:
+        configured += configuration.fields(seed, jobs, parents=policies.AFTER in kinds)
     changed = configuration.CONFIGURES | publishing.KINDS.keys()
     if any(item.kind in changed for item in configured):
         jobs = configuration.short_lived(jobs)

@@ -272,8 +272,12 @@ class BackfillMethods(BreakerMethods):
 
     async def _plan_waits(self, name: str) -> str | None:
         """Why no run of the plan starts now, beside what `why` says of its open runs; None if nothing is known."""
-        if name not in self._driver.node.jobs:
+        job = self._driver.node.jobs.get(name)
+        if job is None:
             return f"this node has no job {name}: a node that has its file opens the runs"
+        if job.schedule is None or job.expand is not None:
+            now = "has no schedule now" if job.schedule is None else "has expand now, and a backfill opens no groups"
+            return f"{name} {now}: coordctl job backfill {name} --cancel ends the plan"
         stop = (await self._stopped()).get(name)
         return why.stopped(name, stop) if stop is not None else self._breaker(name) or None
 

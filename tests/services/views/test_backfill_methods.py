@@ -148,6 +148,19 @@ def test_the_status_says_that_the_job_is_suspended(node: Node) -> None:
     assert plan(node, "held")["waits"] is None
 
 
+def test_the_status_says_that_the_job_makes_groups_now(node: Node) -> None:
+    node.ctl("job", "suspend", "held")
+    node.ctl("job", "backfill", "held", "--from", "2026-04-02", "--to", "2026-04-05", "--no-wait")
+    expands = 'expand = { part = ["a", "b"] }\noverlap = "allow"\n'
+    write_job(node.directory, "held", DAILY + expands + '[command]\nargv = ["/bin/true", "{part}"]\n')
+    node.ctl("reload")
+    ident = plan(node, "held")["plan"]
+    shown = node.ctl("job", "backfill", "held", "--status")
+    assert f"{ident} waits: held has expand now, and a backfill opens no groups" in shown.stderr
+    assert "coordctl job backfill held --cancel ends the plan" in shown.stderr
+    node.ctl("job", "backfill", "held", "--cancel")
+
+
 WRONG = [
     ("unknown", THREE_DAYS, 1, "no job 'unknown' on this node", "did you mean"),
     ("never", THREE_DAYS, 1, "never has no schedule, so it has no fire times", "coordctl run trigger never"),

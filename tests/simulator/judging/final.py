@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from coordd.core.groups.expand import rows_of
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between
@@ -136,7 +137,7 @@ def _judge_witnesses(world: World) -> None:
 
 
 def _judge_trigger(world: World, run: str, keeper: Host | None, taken: set[str]) -> None:
-    row = world.ledger.run(run)
+    row = _row(world, world.jobs.get(run.partition("#")[0]), run)
     verdict = f"L the trigger {run} was accepted and is nowhere"
     if row is None and keeper is not None and keeper.gone:
         return  # the answer said that only that node keeps the trigger
@@ -160,16 +161,24 @@ def _judge_schedule(world: World, job: Job) -> None:
 
 
 def owes(world: World) -> bool:
-    """True if no node was ready for the quiet time yet, and a fire time that _judge_schedule is about has no row."""
+    """True if a fire time that _judge_schedule is about has no row, and no node was ready for the quiet time yet, or no
+    machine may take the job, so that it is missed later.
+    """
+    tags, wall = [set(world.plan.tags[host.index]) for host in world.hosts if not host.gone], world.server.wall()
+    for job in _scheduled(world):
+        if not any(set(job.tags) <= there for there in tags):
+            due_in_s = job.start_within_s + ENDED_S - wall
+            if any(at + due_in_s > 0 and not _said(world, job, at) for _, at, _ in _without_a_row(world, job)):
+                return True
     quiet_since = world.now - QUIET_S
     if any(host.daemon is not None and host.daemon.ready_at <= quiet_since for host in world.hosts):
         return False
-    fires = world.server.ledger.fires
-    return any(
-        not word_of(fires(job.name).stretches, at)
-        for job in _scheduled(world)
-        for _, at, _ in _without_a_row(world, job)
-    )
+    return any(not _said(world, job, at) for job in _scheduled(world) for _, at, _ in _without_a_row(world, job))
+
+
+def _said(world: World, job: Job, at: float) -> str:
+    """Why a fire time has no row, in one word of the ledger; "" if nothing says it."""
+    return word_of(world.server.ledger.fires(job.name).stretches, at)
 
 
 def _without_a_row(world: World, job: Job) -> Iterator[tuple[str, float, int]]:
@@ -181,8 +190,14 @@ def _without_a_row(world: World, job: Job) -> Iterator[tuple[str, float, int]]:
     newest = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)
     for at in every if job.misfire == "all" else newest:
         run = scheduled_run(job.name, at - job.offset_s)
-        if world.ledger.run(run) is None and at >= world.judge.kept_from:
+        if _row(world, job, run) is None and at >= world.judge.kept_from:
             yield run, at, sum(1 for fire_at in every if fire_at > at)
+
+
+def _row(world: World, job: Job | None, run: str) -> Row | None:
+    """The row of a run; of a group, that of its first member."""
+    first = next(rows_of(job.expand if job is not None else None, run))
+    return world.server.row(first) or world.server.row(run)
 
 
 def _is_there(world: World, job: str) -> bool:
@@ -205,7 +220,7 @@ def _nothing_says_why(world: World, of: Job, run: str, at: float, later: int) ->
     judge, job = world.judge, of.name
     if run in judge.forgotten_by_retention:
         return
-    decision = word_of(world.server.ledger.fires(job).stretches, at)
+    decision = _said(world, of, at)
     if decision in (SUSPENDED, REDEFINED) or (decision == GIVEN_UP and world.server.wall() > at + of.start_within_s):
         return
     if decision == COALESCED and of.misfire == "once" and _has_a_later_run(world, job, at):

@@ -399,7 +399,7 @@ class Judge:
         world.say(f"n{child.node} LAUNCH {child.run}/{child.attempt}")
         if "@" in launch.run and launch.run not in self.backfills.opened:
             self._was_known(launch, job)
-        self._as_granted(child, job)
+        self._as_granted(child, job, launch.args)
         self.launches[child.run, child.attempt] += 1
         earlier = [c for c in self.children if c.run == child.run]
         self.children.append(child)
@@ -447,10 +447,10 @@ class Judge:
             else:
                 world.violate(verdict)
 
-    def _as_granted(self, child: Child, job: Job) -> None:
+    def _as_granted(self, child: Child, job: Job, args: str) -> None:
         """D: a program executes the definition whose digest the row had at the grant, under the row's policy then."""
         grant = self.grants[child.key]
-        policy = claimed_policy(job, "{}", f"n{child.node}").pack()
+        policy = claimed_policy(job, args, f"n{child.node}").pack()
         if (job.digest, policy) != (grant.digest, grant.policy):
             self.world.violate(
                 f"D {child.run}/{child.attempt} executes {job.digest} ({policy}), and {grant.digest}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, Rate
+from coordd.core.ledger.words import SLOTS, Policy
 from simulator.judging.excuses import RATE_AHEAD
 
 if TYPE_CHECKING:
@@ -18,8 +19,15 @@ def judge_launch(judge: Judge, child: Child, job: Job) -> None:
     if job.pool:
         _crowd(judge, child, [o for o in others if o.job and o.job.pool == job.pool], job.pool_size, f"pool {job.pool}")
     if job.concurrency is not None and job.rate is None:
-        beside = [o for o in others if o.run.startswith((f"{job.name}@", f"{job.name}#"))]
+        mine = _slots(judge, child)
+        beside = [o for o in others if _slots(judge, o) & mine]
         _crowd(judge, child, beside, job.concurrency.max, f"concurrency of {job.name}")
+
+
+def _slots(judge: Judge, child: Child) -> set[str]:
+    """The slots of its job's concurrency that an attempt takes, by the definition that its row had at the grant."""
+    items = Policy.unpack(judge.grants[child.key].policy).limits.split(",")
+    return {item.rpartition("=")[0] for item in items if item.startswith(f"{SLOTS}job/")}
 
 
 def _crowd(judge: Judge, child: Child, others: list[Child], size: int, what: str) -> None:

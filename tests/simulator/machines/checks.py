@@ -98,7 +98,7 @@ class Truth:
 
     def is_bad(self, check: Check, machine: int, now: float) -> bool:
         """True if a look finds it bad now. ``now``: seconds of the world."""
-        bad = self._bad[check.name, -1 if check.shared else machine]
+        bad = self._bad.get((check.name, -1 if check.shared else machine), ())
         return any(begin <= now < end for begin, end in bad)
 
 

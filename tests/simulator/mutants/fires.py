@@ -6,11 +6,13 @@ import contextlib
 from typing import Any
 from unittest import mock
 
+from coordd.core.jobs.job import Job
 from coordd.core.ledger import fires
 from coordd.core.ledger.backfill.plan import Plan
 from coordd.core.ledger.backfill.rule import Backfilling
 from coordd.core.ledger.fires import Fires, Stretch
 from coordd.core.ledger.rows import JobRow
+from coordd.core.node.plans.backfills import Backfills
 from simulator.mutants.mutant import Mutant, instead
 
 
@@ -69,6 +71,11 @@ def _a_plan_knows_no_limit(real: Any, text: str) -> Any:
     return plan
 
 
+@instead(Backfills, "_has_runs")
+def _a_plan_opens_whole_groups(_: Any, _self: Backfills, job: Job) -> bool:
+    return job.schedule is not None
+
+
 @contextlib.contextmanager
 def _a_plan_forgets_what_it_has_opened() -> Any:
     real, text = Backfilling._open_once_more, Plan.text
@@ -93,6 +100,13 @@ MUTANTS = (
         "§6 backfill 4, 5: what the plan has opened is exists",
         "Z RR",
         _a_plan_forgets_what_it_has_opened,
+    ),
+    Mutant(
+        "a backfill opens groups as one run",
+        "§6 backfill: a job with expand",
+        "GW",
+        _a_plan_opens_whole_groups,
+        near=1343,
     ),
     Mutant("a backfill knows no limit", "§6 backfill 7: AT_MOST", "Z", _a_plan_knows_no_limit),
     Mutant(

@@ -8,9 +8,12 @@ from collections import Counter
 from unittest import mock
 
 import pytest
+from msgspec import structs
 
 import simulator
-from simulator import command, plan, shrink, world as worlds
+from coordd.core.jobs.job import Job
+from simulator import command, configuration, plan, shrink, world as worlds
+from simulator.item import Item
 from simulator.tests import test_figures
 
 CHUNK = 25
@@ -40,6 +43,28 @@ def test_every_property_holds(first: int) -> None:
         least = 10 if world.plan.published else 20  # published jobs are withdrawn for a while
         assert len(world.runs()) >= least, f"seed {seed}"
         assert world.struck >= plan.FAULTS_MIN, f"seed {seed}"
+
+
+def test_every_field_of_a_definition_is_changed_while_claims_are_in_flight() -> None:
+    base, redefined = configuration.REDEFINED_SEEDS
+    acts: Counter[str] = Counter()
+    for seed in range(redefined, 15 * base, base):
+        acts += simulator.run(seed).acts
+
+    changed = {act.removeprefix(f"{configuration.FIELD} ") for act in acts}
+    assert changed >= {*Job.__struct_fields__} - {"name", "digest"}
+
+
+@pytest.mark.parametrize("name", configuration.FIELD_NAMES)
+@pytest.mark.parametrize("job", plan.draw(3).jobs.values(), ids=lambda job: job.name)
+def test_each_change_makes_another_definition(name: str, job: Job) -> None:
+    who = (configuration.FIELD_NAMES.index(name) + 0.5) / len(configuration.FIELD_NAMES)
+    item = Item(10.0, configuration.FIELD, who, 3.5, job.name)
+    once = configuration.edited(job, item)
+    again = configuration.edited(once, item._replace(at=20.0, amount=3.2))
+
+    assert structs.replace(once, digest=job.digest) != job
+    assert structs.replace(again, digest=once.digest) != once
 
 
 @pytest.mark.parametrize("seed", PAST)

@@ -68,7 +68,7 @@ class Backfills:
             return
         for name, plan in plans.items():
             job, current = self._ctx.jobs.get(name), answer.current.get(name)
-            if job is None or job.schedule is None or current is None or current.digest != job.digest:
+            if job is None or not self._has_runs(job) or current is None or current.digest != job.digest:
                 continue  # another node has the definition that counts
             known = self._places.get(name)
             if known is None or known.plan.id != plan.id:
@@ -79,6 +79,11 @@ class Backfills:
             known.asks_left = ASKS_MAX
             if name not in self._asked:
                 self._ask(job, known)
+
+    @staticmethod
+    def _has_runs(job: Job) -> bool:
+        """True if each fire time is one run. If the job has got `expand` since, each is a group of members."""
+        return job.schedule is not None and job.expand is None
 
     def _move(self, place: Place, plan: Plan, due: float) -> None:
         """Never back: what was passed over needs no second question."""

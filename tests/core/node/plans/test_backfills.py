@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.small_cluster import EPOCH, Cluster, Lone, job
 
+from coordd.core.groups.expand import Expand
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.backfill.plan import Plan
@@ -85,6 +86,21 @@ def test_a_plan_goes_on_without_the_nodes_that_began_it() -> None:
 
     assert (plan(nodes).state, plan(nodes).succeeded) == ("done", 5)
     assert [len(nodes.launches(run)) for run in RUNS] == [2, 1, 1, 1, 1]
+
+
+def test_nothing_is_opened_beside_groups() -> None:
+    """The job has got `expand` since: its fire times are groups, and the plan would run them once more as a whole."""
+    nodes = made()
+    begin(nodes)
+    for shell in nodes.shells.values():
+        shell.node.set_jobs(
+            {"sales": job(every_s=HOUR_S, digest="d2", expand=Expand("part", ("a", "b")))}, nodes.time()
+        )
+    end_all(nodes)
+    nodes.wait(60.0)
+
+    assert (plan(nodes).state, plan(nodes).opened) == ("running", 1)
+    assert [len(nodes.launches(run)) for run in RUNS] == [1, 0, 0, 0, 0]
 
 
 def test_a_live_fire_time_goes_first() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from coordd.core.ledger.words import Policy
 from simulator.judging.children.again import Again
 from simulator.judging.children.joined import Joined
+from simulator.judging.children.whole import Whole
 from simulator.judging.feed.changes import Changes
 from simulator.judging.policies.arrived import Arrived
 from simulator.judging.policies.blackouts import Blackouts
@@ -38,7 +39,7 @@ class Watch(Protocol):
 
 def watches(world: World) -> tuple[Watch, ...]:
     """The judges of one world."""
-    kinds = (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined, Again, Checked, Changes)
+    kinds = (Blackouts, Queues, Pauses, Elsewhere, Skips, Broken, Proposals, Joined, Again, Checked, Changes, Whole)
     begun = (kind(world) for kind in kinds)
     return world.holds, *begun, world.told, world.arrived, world.mingled
 
@@ -54,7 +55,7 @@ def put_back(granted: str, others: Iterable[str]) -> set[str]:
 def launched(world: World, child: Child) -> None:
     """A program was started."""
     for watch in world.watches:
-        if isinstance(watch, Pauses):
+        if isinstance(watch, Pauses | Whole):
             watch.launched(child)
 
 
