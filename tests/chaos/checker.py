@@ -109,7 +109,7 @@ def judge(record: Record) -> Verdict:
     counts: Counter[str] = Counter()
     violations = [
         *_launches(runs, record, counts),
-        *_locks(record, counts),
+        *_locks(runs, record, counts),
         *_children(runs, record, counts),
         *_before_their_definition(runs, record),
         *_missing(runs, record, counts),
@@ -184,17 +184,25 @@ def _kept_from_reporting(earlier: Life, later: Life, faults: Sequence[Fault]) ->
     )
 
 
-def _locks(record: Record, counts: Counter[str]) -> Iterable[str]:
-    """Overlaps that the programs found by file locks."""
+def _locks(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+    """Overlaps that the programs found by file locks. Where a ledger that lost writes explains one, it is the ledger
+    that lost the grant of a program that may have held the lock."""
     for entry in record.entries:
         if entry.word == "overlap":
             counts["overlaps by lock"] += 1
-            if not _set_back(entry.at - LAG_S - QUARANTINE_S, entry.at, record.faults):
+            if not _is_unwitnessed(entry, runs.get(entry.run, ()), record.faults):
                 yield f"{entry.run}/{entry.attempt} on {entry.node} found an earlier attempt alive"
         if entry.word == "crossed":
             counts["two runs of a job that allows one"] += 1
-            if not _set_back(entry.at - 60.0, entry.at, record.faults):
+            siblings = [run for run in runs if _job(run) == _job(entry.run) and run != entry.run]
+            if not _is_unwitnessed(entry, [life for run in siblings for life in runs[run]], record.faults):
                 yield f"{entry.run}/{entry.attempt} on {entry.node} found another run of its job alive"
+
+
+def _is_unwitnessed(entry: Entry, others: Iterable[Life], faults: Sequence[Fault]) -> bool:
+    """True if one of these programs started before ``entry``, and that nobody knew of it has an excuse."""
+    mine = Life(entry, entry.at, "")
+    return any(_unwitnessed(life, mine, faults) for life in others if life.start.at < entry.at)
 
 
 def _children(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
@@ -286,14 +294,6 @@ def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str
 
 def _setbacks(faults: Iterable[Fault]) -> Iterable[Fault]:
     return [fault for fault in faults if fault.forgets]
-
-
-def _set_back(since: float, until: float, faults: Iterable[Fault]) -> bool:
-    """True if the ledger lost writes between these instants while a launcher was cut off. That launcher could not tell
-    others what it knew."""
-    return any(
-        fault.began < until and fault.until + QUARANTINE_S > since and fault.cut_off for fault in _setbacks(faults)
-    )
 
 
 def _unwitnessed(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:

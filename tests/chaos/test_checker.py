@@ -188,6 +188,24 @@ def test_a_second_launch_is_excused_by_the_log_of_faults_alone() -> None:
     assert judged(again, faults=[behind_a_cut._replace(forgets=False)]).violations
 
 
+@pytest.mark.parametrize("word", ["overlap", "crossed"])
+def test_a_lock_that_is_held_is_excused_by_the_grant_that_was_lost(word: str) -> None:
+    """A cut-off promotion that could not have lost that grant excused every overlap around it."""
+    holder = "asked#1" if word == "overlap" else "asked#2"
+    found = [said(at, 40.0, attempt=1, token=20, node="n2") for at in ("start", word, "end")]
+    entries = [said("start", 1.0, run=holder), said("end", 39.0, run=holder), *found]
+    behind_a_cut = fault("promote behind a cut", 0.5, 45.0, cut_off="n1", forgets=True)
+
+    def seen(*faults: Fault, of: Sequence[Entry] = entries) -> bool:
+        return any("alive" in violation for violation in judged(of, faults=faults).violations)
+
+    assert not seen(behind_a_cut)
+    assert seen()
+    assert seen(behind_a_cut._replace(cut_off=("n3",))), "the holder's node was not cut off"
+    assert seen(behind_a_cut._replace(began=20.0, struck=20.1)), "the holder's grant was old"
+    assert seen(behind_a_cut, of=found), "nobody held it"
+
+
 def test_what_was_rejected_while_writes_were_lost_may_be_forgotten() -> None:
     rejected = "forbid-tick@2026-01-01T00:00:07Z"
     lost = fault("promote behind a cut", 6.0, 20.0, forgets=True)
