@@ -109,9 +109,11 @@ class Line:
         return [row for row in rows if row.not_before <= world.server.wall() and not world.server.suspended(row.job)]
 
     def _in_line(self, row: Row) -> Job | None:
-        """Its definition, if that is in the pool."""
+        """Its definition, if that is in the pool, and no other limit holds its runs back."""
         job = self.world.known_jobs.get(row.digest)
-        return job if job is not None and job.pool == POOL else None
+        if job is None or job.pool != POOL:
+            return None
+        return job if job.rate is None and job.concurrency is None else None
 
     def _order(self, job: Job, row: Row) -> tuple[float, float, float, str]:
         return -job.priority, -self.world.plan.scores.get(row.job, 0.0), row.fire_at, row.run
