@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -92,6 +93,18 @@ while time.monotonic() < ended:
 print(json.dumps({"refused": refusals[:300], "gone": gone}))
 """
 
+# Calls one method as a user who is no root and in the group of operators, once it is told to.
+OPERATOR = """
+import os, socket, sys
+os.setgroups([]); os.setgid(int(sys.argv[3])); os.setuid(int(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.readline()
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.settimeout(float(sys.argv[4])); sock.connect(sys.argv[1]); sock.sendall(sys.argv[5].encode() + b"\\n")
+    print(sock.makefile("rb").readline().decode(), flush=True)
+"""
+ACCOUNT = pwd.getpwnam("daemon")
+
 JOB = '[command]\nargv = ["/bin/sh", "-c", "exec sleep 600"]\n'
 
 
@@ -126,18 +139,21 @@ def worked_s(pid: int) -> float:
 
 
 def asked(pid: int, path: str, method: str, **params: Any) -> tuple[float, Any]:
-    """Call a method as root; returns (CPU seconds that the daemon worked before it answered, answer).
+    """Call a method as an operator; returns (CPU seconds that the daemon worked before it answered, answer).
 
     The daemon's own time counts, and not the clock's: a machine whose processors are taken is slow for everybody.
     """
-    began = worked_s(pid)
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(DEADLINE_S)
-        sock.connect(path)
-        sock.sendall(json.dumps({"id": 1, "method": method, "params": params}).encode() + b"\n")
-        with sock.makefile("rb") as file:
-            answer = json.loads(file.readline())
-    return worked_s(pid) - began, answer
+    request = json.dumps({"id": 1, "method": method, "params": params})
+    argv = [sys.executable, "-I", "-c", OPERATOR, path, str(ACCOUNT.pw_uid), str(ACCOUNT.pw_gid), str(DEADLINE_S)]
+    with subprocess.Popen([*argv, request], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as caller:
+        assert caller.stdin is not None
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == "ready\n"
+        began = worked_s(pid)
+        caller.stdin.write("go\n")
+        caller.stdin.close()
+        answer = json.loads(caller.stdout.readline())
+        return worked_s(pid) - began, answer
 
 
 @pytest.mark.parametrize(
@@ -154,7 +170,8 @@ def test_a_stranger_at_full_strength_takes_nothing_from_operators(kinds: tuple[s
         for number in range(50):
             write_job(directory, f"many{number}", 'schedule = "5 4 1 1 *"\n' + JOB)
         held = Path(directory, "held")
-        with running(directory, probed(held)) as node:
+        group = f'operator_group = "{grp.getgrgid(ACCOUNT.pw_gid).gr_name}"'
+        with running(directory, probed(held), control=group) as node:
             runs = [node.ctl("run", "trigger", "long", "--id", str(n)).stdout.strip() for n in range(2)]
             Path(f"{held}.go").touch()
             with strangers(node, *kinds, seconds=12.0) as attackers:
