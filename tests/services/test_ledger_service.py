@@ -266,6 +266,41 @@ def test_people_wait_in_vain_once_and_not_each() -> None:
     assert ledger.asked == ["read"]
 
 
+def test_a_viewer_whose_question_takes_long_holds_up_no_operator_and_no_driver() -> None:
+    """Who only looks has a connection, and a thread, of its own."""
+    opened: list[FakeLedger] = []
+    hold, begun, order = threading.Event(), threading.Event(), []
+
+    def opens() -> Any:
+        opened.append(FakeLedger())
+        return opened[-1]
+
+    def slow(_: Any) -> str:
+        begun.set()
+        hold.wait(DEADLINE_S)
+        return "viewer"
+
+    service = LedgerService(opens, DEADLINE_S)
+
+    async def looks() -> None:
+        module.ONLY_LOOKS.set(True)
+        order.append(await service.query(slow))
+
+    async def main() -> None:
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(looks)
+                await trio.to_thread.run_sync(begun.wait)
+                order.append(await service.query(lambda _: "operator"))
+                order.append((await service.write(ASKED["register"])).word)
+                order.append(await service.query(lambda _: "driver", whose=module.DRIVERS))
+                hold.set()
+
+    trio.run(main)
+    assert order == ["operator", OK, "driver", "viewer"]
+    assert len(opened) == 3
+
+
 @pytest.mark.usefixtures("clock")
 def test_a_batch_is_one_round_trip_where_the_ledger_can() -> None:
     ledger = BatchLedger()
