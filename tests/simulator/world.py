@@ -482,15 +482,18 @@ class World:
         """Seconds after the end of the faults by which everything must be settled.
 
         If no machine has a run's definition any more, or what it needs, the run ends at its date, and others may wait
-        for it. When the ledger set that date, its clock may have been ahead; a rate counts by such a date too.
+        for it. When the ledger set that date, its clock may have been ahead; a rate counts by such a date too, and
+        children come after the date of their parents' ends.
         Nothing hangs while a run waits for its turn after programs that live: that time does not count. It is looked
         at each LOOK_AGAIN_S.
         """
         self.turns_s += LOOK_AGAIN_S if takes_turns(self) else 0.0
-        waiting = [row for row in self.ledger.runs(limit=100_000) if row.state in (PENDING, RETRY, RECEIVED)]
+        rows = self.ledger.runs(limit=100_000)
+        waiting = [row for row in rows if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
         wall = self.server.wall()
         nobodys = any(row.digest not in known or row.not_before > wall for row in waiting)
+        nobodys = nobodys or any(row.ended_at > wall for row in rows)
         self.patient_s = max(self.patient_s, SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0))
         return self.patient_s + self.turns_s
 

@@ -36,6 +36,7 @@ _TYPES: dict[str, type] = {
     "activated_at": float,
     "counts_from": float,
     "fires": str,
+    "first_heard": float,
     "succeeded_at": float,
     "key": str,
     "at": float,
@@ -51,6 +52,7 @@ _LATER: dict[str, dict[str, Any]] = {
         "activated_at": 0.0,
         "counts_from": 0.0,
         "fires": "",
+        "first_heard": 0.0,
         "succeeded_at": 0.0,
     },
     "run": {"due": 0.0},
@@ -92,7 +94,7 @@ def exported(row: JobRow | Row | AttemptRow) -> dict[str, Any]:
     fields = {"kind": kind, **dict(zip(COLUMNS[kind], row.values(), strict=True))}
     if isinstance(row, JobRow):
         fields.update(zip(STANDING_COLUMNS, row.standing(), strict=True))
-        fields.update(fires=row.fires, succeeded_at=row.succeeded_at)
+        fields.update(fires=row.fires, first_heard=row.first_heard, succeeded_at=row.succeeded_at)
         fields["activations"] = [list(values) for values in row.past]
     return fields
 
@@ -144,6 +146,7 @@ def _row(fields: Any) -> JobRow | Row | AttemptRow | Hold:
         for column in STANDING_COLUMNS:
             setattr(job, column, _value(column, {**_LATER["job"], **fields}))
         job.fires = as_text(_stretches(fields))
+        job.first_heard = _value("first_heard", {**_LATER["job"], **fields})
         job.succeeded_at = _value("succeeded_at", {**_LATER["job"], **fields})
         job.past = [_past(values) for values in _list("activations", fields.get("activations", []))]
         return job

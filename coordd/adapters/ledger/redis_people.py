@@ -163,12 +163,13 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
         yield head(identity, closed)
     (jobs,) = ledger.read([("SMEMBERS", ledger.key("jobs"))])
     for name in sorted(jobs):
-        read, standing, past, settled, succeeded = ledger.read(
+        read, standing, past, settled, first_heard, succeeded = ledger.read(
             [
                 ("HMGET", ledger.prefix.encode() + b"job:" + name, *JOB_COLUMNS),
                 ("HMGET", ledger.prefix.encode() + b"standing:" + name, *STANDING_COLUMNS),
                 ("LRANGE", ledger.prefix.encode() + b"activations:" + name, 0, -1),
                 ("HGET", ledger.key("fires"), name),
+                ("HGET", ledger.key("first-heard"), name),
                 ("HGET", ledger.key("succeeded"), name),
             ]
         )
@@ -181,6 +182,7 @@ def export(ledger: Asked) -> Iterator[dict[str, Any]]:
                 job.fence = fence
             job.past = [_activation(line) for line in past]
             job.fires = as_text(stretches((settled or b"").decode(errors="replace")))
+            job.first_heard = float(first_heard or 0.0)
             job.succeeded_at = float(succeeded or 0.0)
             yield exported(job)
     for hashed in ledger.read([("HGETALL", ledger.key(name)) for name in HOLDS]):
@@ -314,7 +316,7 @@ def import_rows(ledger: Asked, rows: Iterable[dict[str, Any]], *, replace: bool)
     drops = [b"run:" + run for run in old_runs] + [b"attempts:" + run for run in old_runs]
     kinds = (b"job:", b"standing:", b"activations:", b"active:", b"waiting:", b"fired:")
     drops += [kind + job for kind in kinds for job in old_jobs]
-    drops += [b"jobs", b"open", b"ended", b"fires", b"succeeded", *[name.encode() for name in HOLDS]]
+    drops += [b"jobs", b"open", b"ended", b"fires", b"succeeded", b"first-heard", *[name.encode() for name in HOLDS]]
     drops += [f"list:{state}:".encode() + job for state in ("", *STATES) for job in (b"", *old_jobs)]
     (still_open,) = ledger.read([("ZRANGE", ledger.key("open"), 0, -1)])
     drops += {f"slots:{key}".encode() for row in ledger.rows(still_open) for key, _ in slots(row.policy.split(" ")[-1])}

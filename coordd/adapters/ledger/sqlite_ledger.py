@@ -36,6 +36,7 @@ from coordd.core.ledger.fires import FIRES, SUCCEEDED
 from coordd.core.ledger.identity import CLOSED, IDENTITY, PREDECESSOR, Known, admit, begin_again, refusal
 from coordd.core.ledger.rows import AttemptRow, JobRow, LedgerTime, Row
 from coordd.core.ledger.rules import Rules
+from coordd.core.ledger.standing import FIRST_HEARD
 from coordd.core.ledger.words import BAD, SWEEPS
 from coordd.errors import BadRowError, ConfigError, LocalProtocolError, UnavailableError
 
@@ -317,6 +318,7 @@ class SqliteLedger:
         jobs, runs, attempts, holds = checked(rest)
         told = {FIRES + job.job: job.fires for job in jobs}
         told.update({SUCCEEDED + job.job: repr(job.succeeded_at) for job in jobs if job.succeeded_at})
+        told.update({FIRST_HEARD + job.job: repr(job.first_heard) for job in jobs if job.first_heard})
         made = os.urandom(8).hex()
 
         def put(store: Transaction, _: LedgerTime) -> int:
@@ -328,7 +330,8 @@ class SqliteLedger:
                 store.put_run(run)
             for attempt in attempts:
                 store.put_attempt(attempt)
-            for key in {**store.metas_like(FIRES), **store.metas_like(SUCCEEDED), **told}:
+            kept = [name for prefix in (FIRES, SUCCEEDED, FIRST_HEARD) for name in store.metas_like(prefix)]
+            for key in {*kept, *told}:
                 store.put_meta(key, told.get(key, ""))
             for key in {**self._rules._every_hold(store), **holds}:
                 self._rules._put_hold(store, key, holds.get(key))

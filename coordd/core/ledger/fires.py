@@ -9,7 +9,7 @@ The runner loads this file before it starts a job, so it imports only its neighb
 
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.rows import JobRow, LedgerTime, is_backfill, is_overdue
-from coordd.core.ledger.standing import Holds
+from coordd.core.ledger.standing import FIRST_HEARD, Holds
 from coordd.core.ledger.words import (
     ABSENT,
     DIFFERS,
@@ -123,6 +123,7 @@ class Fires(Holds):
         if row is not None:
             row.fires = store.meta(FIRES + name)
             row.succeeded_at = float(store.meta(SUCCEEDED + name) or 0.0)
+            row.first_heard = float(store.meta(FIRST_HEARD + name) or 0.0)
         return row
 
     def _settle_to(
@@ -155,7 +156,11 @@ class Fires(Holds):
             store.put_meta(FIRES + job.job, as_text([one for one in kept if one.after < one.upto]))
 
     def _forget_fires(self, store: "Store", job: str, upto: float) -> None:
-        """Retention has forgotten a run that was due then: nobody can tell rows from stretches before that."""
+        """Retention has forgotten a run that was due then: nobody can tell rows from stretches before that. The horizon
+        settles it from now on, whatever clock has set that.
+        """
+        if store.meta(FIRST_HEARD + job):
+            store.put_meta(FIRST_HEARD + job, "")
         text = store.meta(FIRES + job)
         kept = [one for one in stretches(text) if one.upto > upto]
         if kept:

@@ -318,11 +318,12 @@ class JobRow:
 
     The definition is identified by its ``digest`` ("": none was activated yet) and the digest of its ``schedule`` part.
     It was activated as number ``sequence`` at ``activated_at``, for runs that are due after ``counts_from``. ``past``
-    has the values of all remembered definitions, oldest first; ``fires`` the stretches of fire times without a row, and
-    ``succeeded_at`` the end of the last success (core/ledger/fires.py). Only exported rows have these three.
+    has the values of all remembered definitions, oldest first; ``fires`` the stretches of fire times without a row,
+    ``succeeded_at`` the end of the last success (core/ledger/fires.py), and ``first_heard`` the first horizon
+    (core/ledger/standing.py). Only exported rows have these four.
     """
 
-    __slots__ = (*JOB_COLUMNS, *STANDING_COLUMNS[5:], "fires", "past", "succeeded_at")
+    __slots__ = (*JOB_COLUMNS, *STANDING_COLUMNS[5:], "fires", "first_heard", "past", "succeeded_at")
 
     def __init__(
         self,
@@ -350,6 +351,7 @@ class JobRow:
         self.activated_at = activated_at
         self.counts_from = counts_from
         self.fires = ""
+        self.first_heard = 0.0
         self.succeeded_at = 0.0
         self.past: list[tuple[int, str, str, float, float, str]] = []
 

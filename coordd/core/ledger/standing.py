@@ -62,6 +62,9 @@ LATE_S = 10.0
 BARRIER_AT = 3.2e10
 BARRIER_BY = "coordd rules 2: upgrade this node"
 
+# The ledger keeps under this name when it first heard of a job: its first horizon, as text.
+FIRST_HEARD = "first-heard:"
+
 
 class Standing:
     """The rules in force, and the definitions that count. ``store`` is one transaction."""
@@ -144,6 +147,7 @@ class Standing:
         if job is None:
             job = JobRow(name, horizon=now.wall)
             self._put_job(store, job)
+            store.put_meta(FIRST_HEARD + name, repr(now.wall))
         return job
 
     def _mended_job(self, store: "Store", name: str, now: LedgerTime) -> JobRow:
@@ -183,19 +187,31 @@ class Standing:
 
         A definition that was activated while the ledger's clock was ahead counts from now. That instant is stored: with
         a new "now" at every sweep, a slightly late claim would be skipped. A job that was first seen by such a clock
-        starts now too, if nothing of it was ever granted: its horizon settles nothing yet.
+        starts now too.
         """
         job = self._job(store, name, now, self._keep_barrier(store, name))
-        begins_ahead = job.horizon > now.wall and job.fence == 0 and now.recovering_s <= 0
+        begins_ahead = self._begins_ahead(store, job, now)
         counts_ahead = job.digest and job.counts_from > now.wall
-        if begins_ahead:
-            job.horizon = now.wall
         if counts_ahead:
             job.counts_from = now.wall
         if begins_ahead or counts_ahead:
             self._put_job(store, job)
             self._clock_is_right(store, job)
         return job
+
+    def _begins_ahead(self, store: "Store", job: JobRow, now: LedgerTime) -> bool:
+        """Move the horizon of a job back to now if it is ahead of the clock and settles nothing: True if it was.
+
+        Nothing of the job was ever granted then; or the horizon is still the instant at which the ledger first heard of
+        it, by a clock that was ahead, and what it was granted since had no fire time.
+        """
+        if job.horizon <= now.wall or now.recovering_s > 0:
+            return False
+        if job.fence and store.meta(FIRST_HEARD + job.job) != repr(job.horizon):
+            return False
+        job.horizon = now.wall
+        store.put_meta(FIRST_HEARD + job.job, repr(now.wall))
+        return True
 
     def _clock_is_right(self, store: "Store", job: JobRow) -> None:
         """The job's horizon, or where its definition counts from, was ahead of the clock, and is not any more."""
@@ -294,6 +310,7 @@ class Standing:
         if self._identity_from(store) == NEVER:
             return Answer(OUTDATED)
         job = self._job(store, name, now)
+        self._begins_ahead(store, job, now)
         began = 0.0
         returns = how == "returned" and sequence >= job.sequence  # and no other node has activated it since
         if job.digest == said.digest and not returns:

@@ -309,6 +309,25 @@ def test_a_job_that_was_first_heard_of_while_the_clock_was_ahead_begins_now_once
     assert claim(nodes, due, "d1") == "granted"
 
 
+@pytest.mark.parametrize("swept", [True, False])
+def test_a_job_without_a_schedule_that_was_granted_runs_by_such_a_clock_gets_one_that_begins_now(
+    nodes: Nodes, swept: bool
+) -> None:
+    """Its horizon was ahead of the clock, nothing moved it back, and the new schedule opened nothing up to there."""
+    nodes.clock.step(-HOUR_S)
+    asked = Claim(of=nodes.of("sales#1"), attempt=AttemptNumber(0), nonce="n1", node="edge-1.10", lease_s=LEASE_S)
+    assert nodes.ask(asked).word == "granted"
+    if swept:
+        nodes.ledger.ask(ListOpen(jobs=("sales",)))
+    assert activate(nodes, "d1", "s1", "new").word == "ok"
+
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
+    assert isinstance(answer, OpenAnswer)
+    assert answer.jobs["sales"].horizon <= nodes.clock.wall
+    nodes.clock.step(MINUTE_S)
+    assert claim(nodes, nodes.clock.wall, "d1") == "granted"
+
+
 def test_what_such_a_job_was_granted_while_the_clock_was_ahead_stays_settled(nodes: Nodes) -> None:
     activate(nodes, "d1", "s1", "new")
     nodes.clock.step(HOUR_S)

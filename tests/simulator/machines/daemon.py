@@ -413,6 +413,7 @@ class Daemon(QuietShell):
         if self.full:
             if not self.node.journal_failure:
                 self.world.at(PROBE_S, self._probe)
+            self.world.mingled.may_know(self, events)  # it tells the others all the same
             return "it is full"
         lines = [event for event in events if isinstance(event, Task)]
         self._step()

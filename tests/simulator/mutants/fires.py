@@ -63,6 +63,11 @@ def _an_activation_leaves_what_a_clock_settled_that_was_ahead(
         return real(self, store, said, now)
 
 
+@instead(Fires, "_begins_ahead")
+def _only_a_job_without_a_grant_begins_now(real: Any, self: Fires, store: Any, job: JobRow, now: Any) -> Any:
+    return bool(job.fence == 0 and real(self, store, job, now))
+
+
 @instead(Plan, "read")
 def _a_plan_knows_no_limit(real: Any, text: str) -> Any:
     plan = real(text)
@@ -133,6 +138,13 @@ MUTANTS = (
         "F",
         _an_activation_leaves_what_a_clock_settled_that_was_ahead,
         near=9102012,
+    ),
+    Mutant(
+        "a job without a schedule begins where a clock was that was ahead",
+        "§6 definitions: the horizon of a job that never had a schedule",
+        "L",
+        _only_a_job_without_a_grant_begins_now,
+        near=16152016,
     ),
     Mutant(
         "a fire time is passed over, and its run may get a row",

@@ -84,9 +84,8 @@ for _, name in ipairs(wanted) do
       job = job_row(name)
     end
     -- The clock was ahead when the job was first heard of, or when its definition was activated.
-    local begins_ahead = job.horizon > now and job.fence == 0 and recovering_s() <= 0
+    local begins_ahead = OF.begins_ahead(job)
     local counts_ahead = job.digest ~= '' and job.counts_from > now
-    if begins_ahead then job.horizon = now end
     if counts_ahead then job.counts_from = now end
     if begins_ahead or counts_ahead then
       put_job(job)

@@ -22,6 +22,7 @@ for i = at + 1, #ARGV do
     put_job(row)
     -- Of an older version's export, cjson has none of these.
     if (row.fires or '') ~= '' then hset(prefix .. 'fires', row.job, row.fires) end
+    if (row.first_heard or 0) > 0 then hset(prefix .. 'first-heard', row.job, exact(row.first_heard)) end
     if (row.succeeded_at or 0) > 0 then hset(prefix .. 'succeeded', row.job, exact(row.succeeded_at)) end
     for _, past in ipairs(row.activations or {}) do
       local sequence, digest, schedule, activated_at, counts_from, by = unpack(past)

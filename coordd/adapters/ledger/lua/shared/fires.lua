@@ -55,8 +55,9 @@ local function clock_is_right(job)
   end
 end
 
--- Retention has forgotten a run that was due then.
+-- Retention has forgotten a run that was due then: the horizon settles it from now on, whatever clock has set that.
 local function forget_fires(name, upto)
+  redis.call('HDEL', prefix .. 'first-heard', name)
   local kept, rest = get_stretches(name), {}
   for _, one in ipairs(kept) do
     if one.upto > upto then
@@ -95,6 +96,7 @@ end
 -- This definition of a job counts from now on, unless the answer is another one than ok (nodes/activate.lua).
 local function activate_now(name, digest, schedule, how, by, sequence, counts_from, before)
   local job = job_row(name)
+  OF.begins_ahead(job)
   local returns = how == 'returned' and sequence >= job.sequence  -- and no other node has brought it back since
   if job.digest == digest and not returns then return answer(OK, { token = job.sequence }) end
   local begins, said = now, 0

@@ -91,9 +91,20 @@ local function job_row(name)
   if not job then
     job = whole({ job = name, fence = 0, horizon = now, suspended = 0, version = 0, changed_by = '' })
     put_job(job)
+    hset(prefix .. 'first-heard', name, exact(now))
     job = get_job(name)
   end
   return job
+end
+
+-- Moves the horizon of a job back to now if it is ahead of the clock and settles nothing: true if it was
+-- (Standing._begins_ahead). The caller writes the row.
+function OF.begins_ahead(job)
+  if job.horizon <= now or recovering_s() > 0 then return false end
+  if job.fence ~= 0 and redis.call('HGET', prefix .. 'first-heard', job.job) ~= exact(job.horizon) then return false end
+  job.horizon = now
+  hset(prefix .. 'first-heard', job.job, exact(now))
+  return true
 end
 
 local function keep_barrier(name)
