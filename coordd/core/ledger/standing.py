@@ -310,7 +310,6 @@ class Standing:
         if self._identity_from(store) == NEVER:
             return Answer(OUTDATED)
         job = self._job(store, name, now)
-        self._begins_ahead(store, job, now)
         began = 0.0
         returns = how == "returned" and sequence >= job.sequence  # and no other node has activated it since
         if job.digest == said.digest and not returns:

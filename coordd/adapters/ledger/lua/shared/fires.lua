@@ -96,7 +96,6 @@ end
 -- This definition of a job counts from now on, unless the answer is another one than ok (nodes/activate.lua).
 local function activate_now(name, digest, schedule, how, by, sequence, counts_from, before)
   local job = job_row(name)
-  OF.begins_ahead(job)
   local returns = how == 'returned' and sequence >= job.sequence  -- and no other node has brought it back since
   if job.digest == digest and not returns then return answer(OK, { token = job.sequence }) end
   local begins, said = now, 0
