@@ -93,7 +93,7 @@ while time.monotonic() < ended:
 print(json.dumps({"refused": refusals[:300], "gone": gone}))
 """
 
-# Calls one method as a user who is no root and in the group of operators, once it is told to.
+# Calls one method as another user, who is in the group of operators, once it is told to.
 OPERATOR = """
 import os, socket, sys
 os.setgroups([]); os.setgid(int(sys.argv[3])); os.setuid(int(sys.argv[2]))
