@@ -57,6 +57,24 @@ def told(nodes: Nodes) -> list[tuple[float, float, str]]:
     return [((one.after - EPOCH) / MINUTE_S, (one.upto - EPOCH) / MINUTE_S, one.decision) for one in kept]
 
 
+def test_a_row_of_an_earlier_schedule_is_not_taken_for_that_of_a_fire_time(nodes: Nodes) -> None:
+    """A ledger was flushed. An older definition counted for a while, and its run is no fire time of the newer one."""
+    assert claim(nodes, 2.0).word == "early"
+    nodes.clock.step(2 * MINUTE_S)
+    assert claim(nodes, 2.0).word == "granted"
+    restored = Activate(job="sales", digest="d2", schedule="s2", how="restored", by="a", sequence=9, counts_from=EPOCH)
+    assert nodes.ask(restored).word == "ok"
+
+    nodes.clock.step(2 * MINUTE_S)
+    registered = of(nodes, 4.0, digest="d2")
+    settled = Settled(EPOCH + 2 * MINUTE_S, "coalesced", EPOCH, 1)  # the one of minute 1
+    asked = Claim(
+        of=registered, attempt=AttemptNumber(0), nonce="n2", node="edge-1.10", lease_s=LEASE_S, settled=settled
+    )
+    assert nodes.ask(asked).word == "granted"
+    assert told(nodes) == [(0.0, 2.0, "coalesced")]
+
+
 def test_a_launch_records_what_it_settles_and_a_repeat_adds_nothing(nodes: Nodes) -> None:
     nodes.clock.step(5 * MINUTE_S)
     settled = Settled(EPOCH + 4 * MINUTE_S, "coalesced", EPOCH, 4)

@@ -132,7 +132,8 @@ class Fires(Holds):
         """The job's fire times up to ``upto`` get no row any more, and those without one have this decision.
 
         ``count``: how many fire times are due after ``after``, up to ``upto``, as the caller knows its schedule. If all
-        of them have a row, nothing needs a record. The caller moves the horizon.
+        of them have a row, nothing needs a record; but rows from before the definition's activation may be of other
+        fire times. The caller moves the horizon.
         """
         kept = stretches(store.meta(FIRES + job.job))
         last = kept[-1] if kept else None
@@ -140,7 +141,8 @@ class Fires(Holds):
         if upto <= begin or not decision:
             return
         adjoins = last is not None and last.upto == begin
-        if after == begin and 0 <= count <= store.count_fired(job.job, begin, upto):
+        own = count == 0 or job.activated_at <= begin
+        if after == begin and own and 0 <= count <= store.count_fired(job.job, begin, upto):
             if not adjoins:
                 return
         elif not adjoins or (last is not None and last.decision != decision):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from coordd.core.groups.expand import rows_of
 from coordd.core.jobs.job import Job, scheduled_run
-from coordd.core.jobs.limits import claimed_policy
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.fires import COALESCED, GIVEN_UP, REDEFINED, SKIPPED, SUSPENDED
 from coordd.core.ledger.words import PENDING, RETRY, TERMINAL, UNKNOWN, Policy
@@ -25,6 +24,7 @@ from simulator.judging.excuses import (
 )
 from simulator.judging.fires import word_of
 from simulator.judging.leave import nominal
+from simulator.judging.limits import slots_of, taken_for_good, waits_for_good
 from simulator.terms import CHAOS_S, QUIET_S, SCHEDULES_END_S, WALL
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ ENDED_S = 30.0
 def judge(world: World) -> None:
     """Liveness after the faults (L1, L2, L3): nothing hangs, nothing is forgotten, everything has a reason."""
     rows = world.ledger.runs(limit=100_000)
-    taken = {key for row in rows if row.state == UNKNOWN for key in _slots(world, row)}
+    taken = taken_for_good(world)
     for row in rows:
         held = row.state == UNKNOWN and row.policy.startswith("hold")
-        if row.state not in TERMINAL and not held and not _waits(world, row, taken):
+        if row.state not in TERMINAL and not held and not waits_for_good(world, row, taken):
             world.violate(f"L {row.run} is still {row.state} long after healing")
         if row.state in ("missed", "rejected", "revoked", "lost") and not row.reason:
             world.violate(f"L {row.run} is {row.state} without a reason")
@@ -69,11 +69,6 @@ def _scheduled(world: World) -> list[Job]:
     return [job for job in world.jobs.values() if job.schedule is not None and job.after is None]
 
 
-def _waits(world: World, row: Row, taken: set[str]) -> bool:
-    """True if it waits for slots that a run takes until a person resolves it."""
-    return row.state in (PENDING, RETRY) and bool(taken & _slots(world, row).keys())
-
-
 def takes_turns(world: World) -> bool:
     """True if a run waits for slots all of which are taken, one at least by a program that lives: its turn comes after
     that one. Others may be taken until a person resolves their runs. So does a run that is due while programs take all
@@ -81,24 +76,14 @@ def takes_turns(world: World) -> bool:
     """
     rows = world.ledger.runs(limit=100_000)
     live = {child.run for child in world.judge.live.values()}
-    alive = Counter(key for row in rows if row.run in live for key in _slots(world, row))
-    held = Counter(key for row in rows if row.state == UNKNOWN and row.run not in live for key in _slots(world, row))
+    alive = Counter(key for row in rows if row.run in live for key in slots_of(world, row))
+    held = Counter(key for row in rows if row.state == UNKNOWN and row.run not in live for key in slots_of(world, row))
     waiting = [row for row in rows if row.state in (PENDING, RETRY)]
     if live and world.rooms.full() and any(row.not_before <= world.server.wall() for row in waiting):
         return True
     return any(
-        alive[key] and alive[key] + held[key] >= size for row in waiting for key, size in _slots(world, row).items()
+        alive[key] and alive[key] + held[key] >= size for row in waiting for key, size in slots_of(world, row).items()
     )
-
-
-def _slots(world: World, row: Row) -> dict[str, int]:
-    """The keys whose slots a run takes, and how many there are of each. The limits come with a claim: a run that let
-    others go first has none yet.
-    """
-    job = world.known_jobs.get(row.digest)
-    limits = claimed_policy(job, row.args, "").limits if job is not None else Policy.unpack(row.policy).limits
-    items = [item.rpartition("=") for item in limits.split(",") if item.startswith("slots:")]
-    return {key: int(size) for key, _, size in items}
 
 
 def judge_waiting(world: World) -> None:
@@ -147,7 +132,7 @@ def _judge_trigger(world: World, run: str, keeper: Host | None, taken: set[str])
         world.judge.excuse(TRIGGER_FORGOTTEN, verdict)
     elif row is None:
         world.violate(verdict)
-    elif row.state not in TERMINAL and row.state != UNKNOWN and not _waits(world, row, taken):
+    elif row.state not in TERMINAL and row.state != UNKNOWN and not waits_for_good(world, row, taken):
         world.violate(f"L the trigger {run} was accepted and is {row.state}")
 
 

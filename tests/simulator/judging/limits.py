@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from coordd.core.jobs.job import Job, Rate
-from coordd.core.ledger.words import SLOTS, Policy
+from coordd.core.jobs.limits import claimed_policy
+from coordd.core.ledger.words import PENDING, RETRY, SLOTS, UNKNOWN, Policy
 from simulator.judging.excuses import RATE_AHEAD
 
 if TYPE_CHECKING:
+    from coordd.core.ledger.rows import Row
     from simulator.judging.judge import Child, Judge
+    from simulator.world import World
 
 
 def judge_launch(judge: Judge, child: Child, job: Job) -> None:
@@ -46,6 +49,27 @@ def _excused_first(judge: Judge, others: Iterable[Child]) -> Child:
         return other.key in judge.resolved or (other.fences and frozen(other.node, lent, judge.world.now))
 
     return max(others, key=lives_on)
+
+
+def slots_of(world: World, row: Row) -> dict[str, int]:
+    """The keys whose slots a run takes, and how many there are of each. The limits come with a claim: a run that let
+    others go first has none yet.
+    """
+    job = world.known_jobs.get(row.digest)
+    limits = claimed_policy(job, row.args, "").limits if job is not None else Policy.unpack(row.policy).limits
+    items = [item.rpartition("=") for item in limits.split(",") if item.startswith("slots:")]
+    return {key: int(size) for key, _, size in items}
+
+
+def taken_for_good(world: World) -> set[str]:
+    """The keys of slots that a run with an unknown end takes until a person resolves it."""
+    rows = world.ledger.runs(limit=100_000)
+    return {key for row in rows if row.state == UNKNOWN for key in slots_of(world, row)}
+
+
+def waits_for_good(world: World, row: Row, taken: set[str]) -> bool:
+    """True if it waits for such slots, ``taken``."""
+    return row.state in (PENDING, RETRY) and bool(taken & slots_of(world, row).keys())
 
 
 class Starts:

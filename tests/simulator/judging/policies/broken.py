@@ -13,6 +13,7 @@ from coordd.core.ledger.breaker.text import HALF_OPEN, OPEN, State
 from coordd.core.ledger.requests import Claim, ListOpen
 from coordd.core.ledger.rows import OF_BREAKER
 from coordd.core.ledger.words import GRANTED, PENDING
+from simulator.judging.limits import taken_for_good, waits_for_good
 from simulator.policies import BREAKERS
 
 if TYPE_CHECKING:
@@ -59,12 +60,15 @@ class Broken:
             self.world.violate(f"BR {row.run} was granted beside {was.probe}, which tries")
 
     def end(self) -> None:
-        """Long after the faults nothing tries any more."""
+        """Long after the faults nothing tries any more, but a run that cannot start before a person has acted."""
         if BREAKERS not in self.world.plan.kinds:
             return
+        taken = taken_for_good(self.world)
         for job in sorted(self._kept):
             kept = self._read(job)
-            if kept.state == HALF_OPEN and not self.world.server.setbacks:
+            row = self.world.server.row(kept.probe)
+            waits = row is not None and waits_for_good(self.world, row, taken)
+            if kept.state == HALF_OPEN and not self.world.server.setbacks and not waits:
                 self.world.violate(f"BR the breaker of {job} is still half-open: {kept.probe} tries")
 
     def _tries(self, run: str) -> bool:

@@ -32,7 +32,7 @@ local function settle_to(job, upto, decision, after, count)
   if upto <= begin or decision == '' then return end
   local adjoins = last and last.upto == begin
   local have_rows = false
-  if after == begin and count >= 0 then
+  if after == begin and count >= 0 and (count == 0 or job.activated_at <= begin) then
     have_rows = count <= redis.call('ZCOUNT', prefix .. 'fired:' .. job.job, '(' .. exact(begin), exact(upto))
   end
   if have_rows then
