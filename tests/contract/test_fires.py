@@ -58,7 +58,7 @@ def told(nodes: Nodes) -> list[tuple[float, float, str]]:
 
 
 def test_a_row_of_an_earlier_schedule_is_not_taken_for_that_of_a_fire_time(nodes: Nodes) -> None:
-    """A ledger was flushed. An older definition counted for a while, and its run is no fire time of the newer one."""
+    """A ledger was flushed. An older definition counted for a while, and its run is not one of the newer's."""
     assert claim(nodes, 2.0).word == "early"
     nodes.clock.step(2 * MINUTE_S)
     assert claim(nodes, 2.0).word == "granted"
