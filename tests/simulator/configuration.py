@@ -101,6 +101,11 @@ def _other(values: tuple[Any, ...], now: Any, pick: float) -> Any:
     return others[int(pick * len(others))]
 
 
+def _one_of(field: str, values: tuple[Any, ...]) -> Change:
+    """Another one of these values."""
+    return lambda job, pick: {field: _other(values, getattr(job, field), pick)}
+
+
 def _schedule(job: Job, pick: float) -> dict[str, Any]:
     old = job.schedule
     every_s = _other((7.0, 9.0, 11.0, 12.0, 13.0, 14.0), old.every_s if old is not None else 0.0, pick)
@@ -120,13 +125,13 @@ def _retry(job: Job, pick: float) -> dict[str, Any]:
 CHANGES: dict[str, Change] = {
     "schedule": _schedule,
     "jitter": _jitter,
-    "on_lost": lambda job, pick: {"on_lost": _other(("relaunch", "hold"), job.on_lost, pick)},
-    "overlap": lambda job, pick: {"overlap": _other(("forbid", "queue", "allow", "replace"), job.overlap, pick)},
-    "start_within": lambda job, pick: {"start_within_s": _other((2.0, 6.0, 20.0), job.start_within_s, pick)},
+    "on_lost": _one_of("on_lost", ("relaunch", "hold")),
+    "overlap": _one_of("overlap", ("forbid", "queue", "allow", "replace")),
+    "start_within": _one_of("start_within_s", (2.0, 6.0, 20.0)),
     "attempts": _retry,
-    "lease": lambda job, pick: {"lease_s": _other((6.5, LEASE), job.lease_s, pick)},
-    "misfire": lambda job, pick: {"misfire": _other(("once", "all"), job.misfire, pick)},
-    "placement": lambda job, pick: {"placement": _other(("first", "spread"), job.placement, pick)},
+    "lease": _one_of("lease_s", (6.5, LEASE)),
+    "misfire": _one_of("misfire", ("once", "all")),
+    "placement": _one_of("placement", ("first", "spread")),
     "args": lambda job, pick: {"launch": Command(argv=("/bin/true", f"{pick:.3f}"))},
 }
 NAMES = sorted(CHANGES)
@@ -203,48 +208,38 @@ FIELDS: dict[str, Change] = {
     "held": _held,
     "schedule": _any_schedule,
     "schedule_text": _texts("schedule_text"),
-    "timezone": lambda job, pick: {"timezone": _other(("UTC", "Asia/Kolkata"), job.timezone, pick)},
-    "misfire": lambda job, pick: {"misfire": _other(("once", "all", "skip"), job.misfire, pick)},
+    "timezone": _one_of("timezone", ("UTC", "Asia/Kolkata")),
+    "misfire": _one_of("misfire", ("once", "all", "skip")),
     "start_within_s": CHANGES["start_within"],
-    "expect_within_s": lambda job, pick: {"expect_within_s": _other((0.0, 1.0, 5.0), job.expect_within_s, pick)},
+    "expect_within_s": _one_of("expect_within_s", (0.0, 1.0, 5.0)),
     "overlap": lambda job, pick: {**CHANGES["overlap"](job, pick), "expand": None},  # a group allows it
     "on_lost": CHANGES["on_lost"],
     "placement": CHANGES["placement"],
-    "tags": lambda job, pick: {"tags": _other(((), ("nowhere",)), job.tags, pick)},
-    "priority": lambda job, pick: {"priority": _other((0, 1, 2), job.priority, pick)},
+    "tags": _one_of("tags", ((), ("nowhere",))),
+    "priority": _one_of("priority", (0, 1, 2)),
     "pool": _pool,
     "pool_size": _pool,
-    "concurrency": lambda job, pick: {
-        "concurrency": _other((None, Concurrency(max=1), Concurrency(max=2, per="{day}")), job.concurrency, pick)
-    },
-    "rate": lambda job, pick: {
-        "rate": _other((None, Rates(cluster=Rate(1, 4)), Rates(Rate(3, 5), Rate(2, 5))), job.rate, pick)
-    },
-    "queue_max": lambda job, pick: {"queue_max": _other((0, 1, 3, 1000), job.queue_max, pick)},
-    "queue_keep": lambda job, pick: {"queue_keep": _other(("first", "last"), job.queue_keep, pick)},
-    "timeout_s": lambda job, pick: {"timeout_s": _other((0.0, 2.0, 8.0), job.timeout_s, pick)},
+    "concurrency": _one_of("concurrency", (None, Concurrency(max=1), Concurrency(max=2, per="{day}"))),
+    "rate": _one_of("rate", (None, Rates(cluster=Rate(1, 4)), Rates(Rate(3, 5), Rate(2, 5)))),
+    "queue_max": _one_of("queue_max", (0, 1, 3, 1000)),
+    "queue_keep": _one_of("queue_keep", ("first", "last")),
+    "timeout_s": _one_of("timeout_s", (0.0, 2.0, 8.0)),
     "lease_s": CHANGES["lease"],
     "params": lambda job, pick: {"params": {"day": f"{pick:.3f}"}},
     "retry": _any_retry,
-    "breaker": lambda job, pick: {
-        "breaker": _other(
-            (None, Breaker(open_for_s=4.0), Breaker(((1, ("failure",)),), open_for_s=2.0)), job.breaker, pick
-        )
-    },
+    "breaker": _one_of("breaker", (None, Breaker(open_for_s=4.0), Breaker(((1, ("failure",)),), open_for_s=2.0))),
     "after": _after,
-    "dedupe": lambda job, pick: {"dedupe": _other((None, Dedupe("{day}"), Dedupe("{day}", 60.0)), job.dedupe, pick)},
+    "dedupe": _one_of("dedupe", (None, Dedupe("{day}"), Dedupe("{day}", 60.0))),
     "expand": lambda job, pick: {
         "expand": _other((None, Expand("part", ("a", "b"))), job.expand, pick),
         "overlap": "allow",
     },
     "run_as": _texts("run_as"),
-    "limits": lambda job, pick: {"limits": _other((Limits(), Limits(memory=2**30, tasks=64)), job.limits, pick)},
-    "triggers": lambda job, pick: {
-        "triggers": _other(((), (Trigger(kind=HTTP, name="in", route="/in"),)), job.triggers, pick)
-    },
-    "checks": lambda job, pick: {"checks": _other(((), (Check(name="port", kind=TCP),)), job.checks, pick)},
-    "uses": lambda job, pick: {"uses": _other(((), (Use("some"),)), job.uses, pick)},
-    "sinks": lambda job, pick: {"sinks": _other(((), (Sink("some"),)), job.sinks, pick)},
+    "limits": _one_of("limits", (Limits(), Limits(memory=2**30, tasks=64))),
+    "triggers": _one_of("triggers", ((), (Trigger(kind=HTTP, name="in", route="/in"),))),
+    "checks": _one_of("checks", ((), (Check(name="port", kind=TCP),))),
+    "uses": _one_of("uses", ((), (Use("some"),))),
+    "sinks": _one_of("sinks", ((), (Sink("some"),))),
 }
 FIELD_NAMES = sorted(FIELDS)
 

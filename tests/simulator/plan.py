@@ -281,8 +281,8 @@ def _of_kind(seed: int, which: tuple[int, int]) -> bool:
 
 def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     """The kinds of a world: by its seed, or because ``faults`` names it."""
-    every = {publishing.PUBLISHED: publishing.PUBLISHED_SEEDS, **policies.SEEDS}
-    every[configuration.REDEFINED] = configuration.REDEFINED_SEEDS
+    edits = {publishing.PUBLISHED: publishing.PUBLISHED_SEEDS, configuration.REDEFINED: configuration.REDEFINED_SEEDS}
+    every = edits | policies.SEEDS
     if faults is not None:
         return policies.with_parents(frozenset(every.keys() & set(faults)))
     if seed in EARLIER:
@@ -290,7 +290,7 @@ def _kinds(seed: int, faults: tuple[str, ...] | None) -> frozenset[str]:
     drawn = frozenset(kind for kind, which in every.items() if _of_kind(seed, which))
     if publishing.PUBLISHED in drawn:
         drawn -= {policies.HOOKS, policies.AFTER, policies.RERUNS, policies.TRIGGERS, policies.CHECKS}
-        drawn -= {configuration.REDEFINED}
+        drawn -= {configuration.REDEFINED}  # nobody edits a file
     if seed in policies.BEFORE_BREAKERS:
         drawn -= {policies.BREAKERS}
     if seed in policies.BEFORE_TRIGGERS:

@@ -492,9 +492,9 @@ class World:
         waiting = [row for row in rows if row.state in (PENDING, RETRY, RECEIVED)]
         known = {job.digest for host in self.hosts if not host.gone for job in host.jobs.values()}
         wall = self.server.wall()
-        nobodys = any(row.digest not in known or row.not_before > wall for row in waiting)
-        nobodys = nobodys or any(row.ended_at > wall for row in rows)
-        self.patient_s = max(self.patient_s, SETTLED_LIMIT_S + (self.server.ahead_s if nobodys else 0.0))
+        dated = any(row.digest not in known or row.not_before > wall for row in waiting)
+        dated = dated or any(row.ended_at > wall for row in rows)
+        self.patient_s = max(self.patient_s, SETTLED_LIMIT_S + (self.server.ahead_s if dated else 0.0))
         return self.patient_s + self.turns_s
 
     def heal(self) -> None:

@@ -190,16 +190,16 @@ class Standing:
         starts now too.
         """
         job = self._job(store, name, now, self._keep_barrier(store, name))
-        begins_ahead = self._begins_ahead(store, job, now)
+        moved_back = self._moves_back(store, job, now)
         counts_ahead = job.digest and job.counts_from > now.wall
         if counts_ahead:
             job.counts_from = now.wall
-        if begins_ahead or counts_ahead:
+        if moved_back or counts_ahead:
             self._put_job(store, job)
             self._clock_is_right(store, job)
         return job
 
-    def _begins_ahead(self, store: "Store", job: JobRow, now: LedgerTime) -> bool:
+    def _moves_back(self, store: "Store", job: JobRow, now: LedgerTime) -> bool:
         """Move the horizon of a job back to now if it is ahead of the clock and settles nothing: True if it was.
 
         Nothing of the job was ever granted then; or the horizon is still the instant at which the ledger first heard of

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from coordd.core.groups.expand import rows_of
 from coordd.core.jobs.job import Job, scheduled_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.fires import COALESCED, GIVEN_UP, REDEFINED, SKIPPED, SUSPENDED
@@ -28,7 +27,6 @@ from simulator.judging.limits import slots_of, taken_for_good, waits_for_good
 from simulator.terms import CHAOS_S, QUIET_S, SCHEDULES_END_S, WALL
 
 if TYPE_CHECKING:
-    from coordd.core.ledger.rows import Row
     from simulator.world import Host, World
 
 # The faults that end a daemon.
@@ -122,7 +120,7 @@ def _judge_witnesses(world: World) -> None:
 
 
 def _judge_trigger(world: World, run: str, keeper: Host | None, taken: set[str]) -> None:
-    row = _row(world, world.jobs.get(run.partition("#")[0]), run)
+    row = world.server.first_row(run, world.jobs.get(run.partition("#")[0]))
     verdict = f"L the trigger {run} was accepted and is nowhere"
     if row is None and keeper is not None and keeper.gone:
         return  # the answer said that only that node keeps the trigger
@@ -149,16 +147,17 @@ def owes(world: World) -> bool:
     """True if a fire time that _judge_schedule is about has no row, and no node was ready for the quiet time yet, or no
     machine may take the job, so that it is missed later.
     """
-    tags, wall = [set(world.plan.tags[host.index]) for host in world.hosts if not host.gone], world.server.wall()
+    wall, quiet_since = world.server.wall(), world.now - QUIET_S
+    was_ready = any(host.daemon is not None and host.daemon.ready_at <= quiet_since for host in world.hosts)
+    tags = [set(world.plan.tags[host.index]) for host in world.hosts if not host.gone]
     for job in _scheduled(world):
-        if not any(set(job.tags) <= there for there in tags):
-            due_in_s = job.start_within_s + ENDED_S - wall
-            if any(at + due_in_s > 0 and not _said(world, job, at) for _, at, _ in _without_a_row(world, job)):
+        waits_s = job.start_within_s + ENDED_S
+        if was_ready and any(set(job.tags) <= there for there in tags):
+            continue
+        for _, at, _ in _without_a_row(world, job):
+            if not (was_ready and at + waits_s <= wall) and not _said(world, job, at):
                 return True
-    quiet_since = world.now - QUIET_S
-    if any(host.daemon is not None and host.daemon.ready_at <= quiet_since for host in world.hosts):
-        return False
-    return any(not _said(world, job, at) for job in _scheduled(world) for _, at, _ in _without_a_row(world, job))
+    return False
 
 
 def _said(world: World, job: Job, at: float) -> str:
@@ -175,14 +174,8 @@ def _without_a_row(world: World, job: Job) -> Iterator[tuple[str, float, int]]:
     newest = fires_between(job.schedule, WALL, WALL + SCHEDULES_END_S, 1)
     for at in every if job.misfire == "all" else newest:
         run = scheduled_run(job.name, at - job.offset_s)
-        if _row(world, job, run) is None and at >= world.judge.kept_from:
+        if world.server.first_row(run, job) is None and at >= world.judge.kept_from:
             yield run, at, sum(1 for fire_at in every if fire_at > at)
-
-
-def _row(world: World, job: Job | None, run: str) -> Row | None:
-    """The row of a run; of a group, that of its first member."""
-    first = next(rows_of(job.expand if job is not None else None, run))
-    return world.server.row(first) or world.server.row(run)
 
 
 def _is_there(world: World, job: str) -> bool:

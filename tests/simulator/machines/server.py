@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from support.ledger_calls import run_of
 from support.memory import MemoryLedger
 
+from coordd.core.groups.expand import rows_of
 from coordd.core.ledger.requests import Activate, Adopt, Claim, ListOpen, Prune, Vouch
 from coordd.core.ledger.rows import JobRow, LedgerTime, Row
 from coordd.core.ledger.runner_requests import Request, Restore
@@ -30,6 +31,7 @@ from simulator.plan import FAILOVER, RESTART
 from simulator.terms import LAG_S, LEASE, LEDGER_TIMEOUT, OLD_S, RENEW, WALL
 
 if TYPE_CHECKING:
+    from coordd.core.jobs.job import Job
     from simulator.world import Host, World
 
 
@@ -100,6 +102,10 @@ class Server:
         """One run's row."""
         row: Row | None = self.scripts.run(run) if self.scripts else self.ledger._store.runs.get(run)
         return row
+
+    def first_row(self, run: str, job: Job | None) -> Row | None:
+        """The row of a run of that job; of a group, that of its first member."""
+        return self.row(next(rows_of(job.expand if job is not None else None, run))) or self.row(run)
 
     def job(self, name: str) -> JobRow | None:
         """One job's row."""

@@ -63,7 +63,7 @@ def _an_activation_leaves_what_a_clock_settled_that_was_ahead(
         return real(self, store, said, now)
 
 
-@instead(Fires, "_begins_ahead")
+@instead(Fires, "_moves_back")
 def _only_a_job_without_a_grant_begins_now(real: Any, self: Fires, store: Any, job: JobRow, now: Any) -> Any:
     return bool(job.fence == 0 and real(self, store, job, now))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordd.core.context import LEAD_S
-from coordd.core.groups.expand import rows_of
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.jobs.schedule import fires_between
 from coordd.core.ledger.fires import SKIPPED
@@ -79,8 +78,7 @@ class Skips:
         for due in fires_between(job.schedule, min(since) + KNOWN_S, server.wall() - SKIP_S, FIRES_MAX):
             run = scheduled_run(job.name, due - job.offset_s)
             forgotten = run in self.world.judge.forgotten_by_retention
-            has_row = any(server.row(one) is not None for one in (run, *rows_of(job.expand, run)))
-            if word_of(stretches, due) == SKIPPED and not has_row and not forgotten:
+            if word_of(stretches, due) == SKIPPED and server.first_row(run, job) is None and not forgotten:
                 self.world.violate(f"SK {run} was skipped, and a node was there")
 
     def _attend(self) -> None:

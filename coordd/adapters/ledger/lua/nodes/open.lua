@@ -84,10 +84,10 @@ for _, name in ipairs(wanted) do
       job = job_row(name)
     end
     -- The clock was ahead when the job was first heard of, or when its definition was activated.
-    local begins_ahead = OF.begins_ahead(job)
+    local moved_back = OF.moves_back(job)
     local counts_ahead = job.digest ~= '' and job.counts_from > now
     if counts_ahead then job.counts_from = now end
-    if begins_ahead or counts_ahead then
+    if moved_back or counts_ahead then
       put_job(job)
       clock_is_right(job)
     end

@@ -98,8 +98,8 @@ local function job_row(name)
 end
 
 -- Moves the horizon of a job back to now if it is ahead of the clock and settles nothing: true if it was
--- (Standing._begins_ahead). The caller writes the row.
-function OF.begins_ahead(job)
+-- (Standing._moves_back). The caller writes the row.
+function OF.moves_back(job)
   if job.horizon <= now or recovering_s() > 0 then return false end
   if job.fence ~= 0 and redis.call('HGET', prefix .. 'first-heard', job.job) ~= exact(job.horizon) then return false end
   job.horizon = now
