@@ -111,7 +111,7 @@ MUTANTS = (
         "§6 backfill: a job with expand",
         "GW",
         _a_plan_opens_whole_groups,
-        near=1343,
+        near=42056,
     ),
     Mutant("a backfill knows no limit", "§6 backfill 7: AT_MOST", "Z", _a_plan_knows_no_limit),
     Mutant(

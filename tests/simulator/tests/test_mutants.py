@@ -2,6 +2,7 @@
 
 import pytest
 
+import simulator
 from simulator import command, mutants
 from simulator.mutants.mutant import Mutant
 
@@ -11,6 +12,17 @@ SEEDS_MAX = 500
 
 # The search for a mutant begins with the world that noticed it last: some need hundreds.
 FIRST = command.noticed_first()
+
+
+NEAR = [mutant for mutant in mutants.MUTANTS if mutant.near is not None]
+
+
+@pytest.mark.parametrize("mutant", NEAR, ids=lambda mutant: mutant.name)
+def test_the_world_that_needs_a_rule_holds_with_the_rule(mutant: Mutant) -> None:
+    """A world with a defect of its own would notice any mutant."""
+    world = command.world_of(mutant, FIRST.get(mutant.name, 0))
+    assert world is not None
+    simulator.live(world)
 
 
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
