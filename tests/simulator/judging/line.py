@@ -2,7 +2,8 @@
 
 Once the faults are over and all nodes have known each other for a while, both hold for every run. Before that, a run
 may be passed: by what a node that does not know the line yet claims, by a claim that had no answer, by a run whose
-bound to let others go first is over. That is counted, and has a budget (excuses.py).
+bound to let others go first is over. That is counted, and has a budget (excuses.py). So is a run that a node passes
+which leaves it to others because its runs fail.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Line:
             if self._waits_s(other) < MET_S or known.overlap != "allow" or not self._may_take(host, known, other):
                 continue
             verdict = f"OR {host.name} was granted {row.run}, and {other.run} waits before it"
-            if self._calm(self._waits_s(other)):
+            if self._calm(self._waits_s(other)) and not self._leaves_it_to_others(host):
                 self.world.violate(verdict)
             self.world.judge.excuse(PASSED, verdict)
 
@@ -135,6 +136,13 @@ class Line:
             and set(job.tags) <= set(self.world.plan.tags[host.index])
             and not any(runner.launch.run == row.run for runner in host.runners)
         )
+
+    @staticmethod
+    def _leaves_it_to_others(host: Host) -> bool:
+        """True if runs fail on this node that succeed elsewhere: it lets the one before go first for a few seconds, and
+        a slot may become free in the very instant in which it asks then.
+        """
+        return host.daemon is not None and bool(host.daemon.node.ctx.aside)
 
     def _can_be_taken(self, row: Row) -> bool:
         job = self._in_line(row)
