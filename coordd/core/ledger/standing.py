@@ -312,7 +312,8 @@ class Standing:
         job = self._job(store, name, now)
         began = 0.0
         returns = how == "returned" and sequence >= job.sequence  # and no other node has activated it since
-        if job.digest == said.digest and not returns:
+        returned = how == "restored" and sequence > job.sequence and said.counts_from > job.counts_from  # and forgotten
+        if job.digest == said.digest and not (returns or returned):
             return Answer(OK, token=job.sequence)
         if how == "restored":
             if sequence <= job.sequence:

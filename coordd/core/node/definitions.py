@@ -71,9 +71,10 @@ class Definitions:
                 continue
             current = answer.current.get(name)
             sequence = current.sequence if current else 0
-            if current is not None and current.digest == job.digest and not self._returns(name, current):
-                self._look_who_brought_it(name, current)
-                self._keep(name, Had(job.digest, current.sequence, current.counts_from))
+            same = current if current is not None and current.digest == job.digest else None
+            if same is not None and not (self._returns(name, same) or self._came_back(name, same)):
+                self._look_who_brought_it(name, same)
+                self._keep(name, Had(job.digest, same.sequence, same.counts_from))
             elif name in self.asked:
                 self.stale[name] = ASKED
             elif self._is_mine(name, job, sequence):
@@ -138,6 +139,14 @@ class Definitions:
         if self.published or had is None or had.digest:
             return False
         return had.sequence >= current.sequence or current.counts_from <= had.counts_from
+
+    def _came_back(self, name: str, current: Current) -> bool:
+        """The job had been away and was back, and the ledger has forgotten that: it went back. What was due meanwhile
+        would be opened.
+        """
+        had = self.had.get(name, Had(""))
+        known = had.digest == current.digest
+        return known and had.sequence > current.sequence and had.counts_from > current.counts_from
 
     def _answered(self, name: str, answer: Answer, _sent_at: float, now: Now) -> None:
         """The ledger's answer to an activation."""

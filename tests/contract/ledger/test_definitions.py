@@ -31,6 +31,31 @@ def activate(
     )
 
 
+def restore(nodes: Nodes, digest: str, sequence: int, counts_from: float = EPOCH) -> Answer:
+    """The node has been told that this definition counts under that number, and from then."""
+    return nodes.ask(
+        Activate(
+            job="sales",
+            digest=digest,
+            schedule="s1",
+            how="restored",
+            by="edge",
+            sequence=sequence,
+            counts_from=counts_from,
+        )
+    )
+
+
+def told(answer: Answer) -> tuple[str, int]:
+    return answer.word, answer.token
+
+
+def counted(nodes: Nodes) -> Current:
+    answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
+    assert isinstance(answer, OpenAnswer)
+    return answer.current["sales"]
+
+
 def claim(nodes: Nodes, fire_at: float, digest: str, due: float = 0.0) -> str:
     of = nodes.of(scheduled_run("sales", fire_at), fire_at=fire_at, digest=digest, due=due, overlap="allow")
     return nodes.ask(Claim(of=of, attempt=AttemptNumber(0), nonce="n1", node="edge-1.10", lease_s=LEASE_S)).word
@@ -144,24 +169,26 @@ def test_a_job_that_was_edited_before_the_ledger_knew_it_begins_with_its_newest_
 def test_of_a_definition_that_the_ledger_forgot_the_latest_counts(nodes: Nodes) -> None:
     activate(nodes, "d1", how="new")
 
-    def restore(digest: str, sequence: int) -> str:
-        return nodes.ask(
-            Activate(
-                job="sales",
-                digest=digest,
-                schedule="s1",
-                how="restored",
-                by="edge",
-                sequence=sequence,
-                counts_from=EPOCH,
-            )
-        ).word
+    assert restore(nodes, "d5", 5).word == "ok"
+    assert restore(nodes, "d3", 3).word == "differs"
+    assert counted(nodes) == Current(sequence=5, digest="d5", counts_from=EPOCH)
 
-    assert restore("d5", 5) == "ok"
-    assert restore("d3", 3) == "differs"
-    answer = nodes.ledger.ask(ListOpen(jobs=("sales",)))
-    assert isinstance(answer, OpenAnswer)
-    assert answer.current["sales"] == Current(sequence=5, digest="d5", counts_from=EPOCH)
+
+def test_a_return_that_the_ledger_forgot_counts_again_from_its_instant(nodes: Nodes) -> None:
+    """The job was away for an hour. The ledger knows nothing of it: it has the definition from before."""
+    activate(nodes, "d1", how="new")
+    back_at = EPOCH + HOUR_S
+    nodes.clock.step(HOUR_S + MINUTE_S)
+
+    assert told(restore(nodes, "d1", 3, back_at)) == ("ok", 3)
+
+    assert counted(nodes) == Current(sequence=3, digest="d1", counts_from=back_at)
+    assert claim(nodes, back_at - MINUTE_S, "d1") == "finished"
+    assert told(restore(nodes, "d1", 2, back_at + MINUTE_S)) == ("ok", 3)  # known: nothing changes
+    assert told(restore(nodes, "d1", 4, back_at)) == ("ok", 3)
+    assert told(restore(nodes, "d1", 4, EPOCH)) == ("ok", 3)
+    assert counted(nodes) == Current(sequence=3, digest="d1", counts_from=back_at)
+    assert claim(nodes, back_at + MINUTE_S, "d1") == "granted"
 
 
 def test_a_definition_that_was_activated_while_the_clock_was_ahead_counts_from_now_once_that_is_right(

@@ -106,6 +106,28 @@ def test_what_the_ledger_forgot_is_brought_back_as_it_was() -> None:
     assert (asked.how, asked.by, asked.sequence, asked.counts_from) == ("restored", "a.1", 3, EPOCH)
 
 
+def test_a_return_that_the_ledger_forgot_is_brought_back() -> None:
+    """The job was away for an hour; the ledger went back to the time before. No fire time of that hour may run."""
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 2, EPOCH + HOUR_S)}
+
+    swept(lone, (1, "d1", EPOCH))
+
+    (asked,) = lone.waiting(Activate)
+    assert (asked.how, asked.sequence, asked.counts_from) == ("restored", 2, EPOCH + HOUR_S)
+    assert begun(lone) == []
+
+
+def test_a_number_that_a_ledger_forgot_is_not_missed_where_the_job_counts_from_the_same_instant() -> None:
+    lone = started(hourly("d1"))
+    lone.node.rulebook.definitions.had = {"sales": Had("d1", 2, EPOCH)}
+
+    swept(lone, (1, "d1", EPOCH))
+
+    assert lone.questions("activate") == []
+    assert lone.node.rulebook.definitions.had["sales"].sequence == 1
+
+
 def test_a_node_names_the_older_definitions_that_it_had() -> None:
     """The ledger was emptied, and remembers none. Another node may still have one of them."""
     lone = started(hourly("d1"))

@@ -134,6 +134,14 @@ MUTANTS = (
         near=116,
     ),
     Mutant(
+        "a return that the ledger forgot is not brought back",
+        "§6 Definitions: a job that returns counts from its return",
+        "N",
+        lambda: mock.patch.object(Definitions, "_came_back", lambda *_: False),
+        ("remove", "old_snapshot"),
+        near=16300239,
+    ),
+    Mutant(
         "who brought a job back is not looked at",
         "§6 Definitions: what has begun to count since a job was removed here counts from then",
         "L",

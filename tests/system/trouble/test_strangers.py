@@ -93,8 +93,8 @@ while time.monotonic() < ended:
 print(json.dumps({"refused": refusals[:300], "gone": gone}))
 """
 
-# Calls one method as another user, who is in the group of operators. Says how long the daemon worked before it answered,
-# and the answer. It goes before all others of the machine: while it waits for a processor, the daemon works on.
+# Calls one method as another user, who is in the group of operators. Says how long the daemon worked before the answer
+# came, and the answer. It goes before all others of the machine: while it waits for a processor, the daemon works on.
 OPERATOR = """
 import os, socket, sys
 path, uid, gid, deadline_s, pid, request = sys.argv[1:]

@@ -97,7 +97,8 @@ end
 local function activate_now(name, digest, schedule, how, by, sequence, counts_from, before)
   local job = job_row(name)
   local returns = how == 'returned' and sequence >= job.sequence  -- and no other node has brought it back since
-  if job.digest == digest and not returns then return answer(OK, { token = job.sequence }) end
+  local returned = how == 'restored' and sequence > job.sequence and counts_from > job.counts_from  -- and forgotten
+  if job.digest == digest and not (returns or returned) then return answer(OK, { token = job.sequence }) end
   local begins, said = now, 0
   if how == 'restored' then
     if sequence <= job.sequence then return answer(DIFFERS, { token = job.sequence }) end
