@@ -32,6 +32,9 @@ COLUMNS = [
     tables.Column("BY", tables.text("by")),
 ]
 
+# What became of a fire time that has no run of its own.
+STATES = {"none": "no run", "group": "a group"}
+
 # What becomes of a fire time whose run is in this state, by ``redo``.
 NEVER_BEGUN = "run, if no node was ever granted it"
 OUTCOMES = {
@@ -44,11 +47,7 @@ OUTCOMES = {
 def foreseen(told: Mapping[str, Any]) -> None:
     """What the backfill runs, as a table and a few lines."""
     rows = [
-        {
-            "state": "no run" if state == "none" else state,
-            "count": count,
-            "then": OUTCOMES[told["redo"]].get(state, "left as it is"),
-        }
+        {"state": STATES.get(state, state), "count": count, "then": OUTCOMES[told["redo"]].get(state, "left as it is")}
         for state, count in told["states"].items()
     ]
     columns = [

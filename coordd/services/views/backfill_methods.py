@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from coordd.core.groups.expand import member
 from coordd.core.jobs.job import Job, due_time, fire_time, iso, scheduled_run
 from coordd.core.jobs.schedule import fires_between, parse_instant
 from coordd.core.ledger.backfill.plan import AT_MOST_MAX, OLDEST, ORDERS, REDO, RUNNING, Plan
@@ -45,7 +46,9 @@ SUCCESSES = 20
 # The fire times of this many plans are remembered.
 PLANS_MAX = 8
 
+# What became of a fire time, if it is not the state of its row.
 NO_ROW = "none"
+AS_A_GROUP = "group"  # the job had `expand` then
 
 
 class BackfillMethods(BreakerMethods):
@@ -183,9 +186,11 @@ class BackfillMethods(BreakerMethods):
         wanted: list[float] = []
         for due in dues:
             at = fire_time(job, due, begin)
-            row = rows.get(scheduled_run(job.name, at))
-            states[row.state if row is not None else NO_ROW] += 1
-            if row is None or is_wanted(row, plan.redo):
+            run = scheduled_run(job.name, at)
+            row = rows.get(run)
+            group = row is None and member(run, 0) in rows
+            states[row.state if row is not None else AS_A_GROUP if group else NO_ROW] += 1
+            if not group and (row is None or is_wanted(row, plan.redo)):
                 wanted.append(at)
         lasts_s = await self._ledger.query(lambda ledger: _lasts_s(ledger, job.name))
         beside = plan.at_most if job.overlap == "allow" else 1

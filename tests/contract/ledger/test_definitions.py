@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from support.ledger_calls import EPOCH, LEASE_S, Nodes
 
+from coordd.core.groups.expand import member
 from coordd.core.jobs.job import scheduled_run
 from coordd.core.ledger.answers import Answer
+from coordd.core.ledger.backfill.plan import Plan
 from coordd.core.ledger.open_answer import Current, OpenAnswer
-from coordd.core.ledger.requests import Activate, Claim, ListOpen, Register, Revoke, Settled
+from coordd.core.ledger.requests import Activate, Claim, Fill, ListOpen, PlanBackfill, Register, Revoke, Settled
 from coordd.core.ledger.words import AttemptNumber
 
 HOUR_S = 3600.0
@@ -379,3 +381,23 @@ def test_what_such_a_job_was_granted_while_the_clock_was_ahead_stays_settled(nod
     nodes.ledger.ask(ListOpen(jobs=("sales",)))
 
     assert claim(nodes, coalesced, "d1") == "finished"
+
+
+@pytest.mark.parametrize("redo", ["none", "all"])
+def test_what_ran_as_a_group_is_not_backfilled_as_one_run(nodes: Nodes, redo: str) -> None:
+    """The job had `expand`, and its members have run. It has lost that since."""
+    activate(nodes, "with expand", how="new")
+    nodes.clock.step(HOUR_S)
+    at, run = nodes.clock.wall, scheduled_run("sales", nodes.clock.wall)
+    for number in range(2):
+        nodes.report(nodes.started(nodes.of(member(run, number), fire_at=at, digest="with expand", overlap="allow")))
+    nodes.clock.step(HOUR_S)
+    activate(nodes, "as a whole", "s2")
+    nodes.ask(PlanBackfill(job="sales", text=Plan("p1", at - HOUR_S, at + HOUR_S, redo=redo).text(), by="ann"))
+
+    def fill(fire_at: float) -> str:
+        of = nodes.of(scheduled_run("sales", fire_at), fire_at=fire_at, digest="as a whole")
+        return nodes.ask(Fill(plan="p1", left=1, of=of)).word
+
+    assert fill(at - MINUTE_S) == "ok"
+    assert fill(at) == "exists"

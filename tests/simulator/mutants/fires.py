@@ -76,9 +76,16 @@ def _a_plan_knows_no_limit(real: Any, text: str) -> Any:
     return plan
 
 
-@instead(Backfills, "_has_runs")
-def _a_plan_opens_whole_groups(_: Any, _self: Backfills, job: Job) -> bool:
-    return job.schedule is not None
+@contextlib.contextmanager
+def _a_plan_opens_whole_groups() -> Any:
+    def has_runs(job: Job) -> bool:
+        return job.schedule is not None
+
+    with (
+        mock.patch.object(Backfills, "_has_runs", staticmethod(has_runs)),
+        mock.patch.object(Backfilling, "_was_a_group", lambda *_: False),
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -112,6 +119,13 @@ MUTANTS = (
         "GW",
         _a_plan_opens_whole_groups,
         near=42056,
+    ),
+    Mutant(
+        "a backfill runs as a whole what was a group",
+        "§6 backfill 5: its first member has a row",
+        "GW",
+        lambda: mock.patch.object(Backfilling, "_was_a_group", lambda *_: False),
+        near=1343,
     ),
     Mutant("a backfill knows no limit", "§6 backfill 7: AT_MOST", "Z", _a_plan_knows_no_limit),
     Mutant(

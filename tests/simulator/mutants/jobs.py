@@ -138,7 +138,6 @@ MUTANTS = (
         "§6 Definitions: a job that returns counts from its return",
         "N",
         lambda: mock.patch.object(Definitions, "_came_back", lambda *_: False),
-        ("remove", "old_snapshot"),
         near=16300239,
     ),
     Mutant(

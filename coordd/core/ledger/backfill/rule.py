@@ -107,6 +107,8 @@ class Backfilling(Limiting):
         row = store.run(of.run)
         if row is not None and (row.by == mark or not is_wanted(row, plan.redo)):
             return Answer(EXISTS, state=row.state)
+        if row is None and self._was_a_group(store, of.run):
+            return Answer(EXISTS)
         # The ledger's clock may have been set back since the run ended.
         if of.due > now.wall or (row is None and not self._is_over(store, job, of.due, now)):
             return Answer(EARLY, in_s=UNSETTLED_RETRY_S)
@@ -122,6 +124,13 @@ class Backfilling(Limiting):
         plan.opened += 1
         plan.open.append(of.run)
         return Answer(OK, state=RETRY, attempt=opened.attempt)
+
+    @staticmethod
+    def _was_a_group(store: "Store", run: str) -> bool:
+        """True if the job had `expand` then: the fire time has run as members, or will."""
+        from coordd.core.groups.expand import member
+
+        return store.run(member(run, 0)) is not None
 
     def _in_the_way(self, store: "Store", of: "Registration") -> "Row | None":
         """A run of the job that is active or pending, if the policy does not allow another one beside it."""

@@ -69,6 +69,7 @@ local function fill_one()
   local mark = BACKFILL.BY .. plan.id .. ' by ' .. plan.by
   local row = get_run(of.run)
   if row and (row.by == mark or not is_wanted(row)) then return answer(EXISTS, { state = row.state }) end
+  if not row and get_run(of.run .. '~0') then return answer(EXISTS) end  -- it has run as a group's members, or will
   if of.due > now or not row and not is_over(of.job, of.due) then
     return answer(EARLY, { in_s = BACKFILL.UNSETTLED_S })
   end
