@@ -2,7 +2,7 @@
 
 Spark's client tries the same places in this order: a service account's token is for the cluster that the pod is in, and
 a kubeconfig may name another one. Like Spark it takes no namespace from either. A kubeconfig that is not JSON is read
-by kubectl, which also merges several.
+by kubectl, which also merges several. Its user may log in by a plug-in (kube_login.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from coordd.adapters.cluster.kube_login import Credential, Login
 from coordd.errors import UnavailableError
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -40,9 +41,11 @@ class Access:
         self._key = conf.get(f"{SETTINGS}clientKeyFile", "")
         self._ca_data = self._cert_data = self._key_data = ""
         self._verified = conf.get(TRUST, "").lower() != "true"
+        self._login: Login | None = None
+        self._shown: Credential | None = None  # what the plug-in has given, and this object uses
         if not (self._token_file or self._token or self._cert):
             if config := kubeconfig(conf.get("spark.kubernetes.context", ""), env):
-                self._use(config)
+                self._use(config, env)
             elif os.path.exists(f"{account}/token"):
                 self._token_file = f"{account}/token"
                 self._ca = self._ca or f"{account}/ca.crt"
@@ -50,17 +53,41 @@ class Access:
         self.tls = self._context() if self.url.startswith("https:") else None
 
     def headers(self) -> dict[str, str]:
-        """Of each request; a token file is read again, because tokens are renewed. Raises UnavailableError."""
+        """Of each request; ask before ``tls``, which may be another one then. Tokens are renewed, so the file of one is
+        read again. Raises UnavailableError.
+        """
+        if self._login is not None:
+            self._show(self._login.credential())
         token = _text(self._token_file).strip() if self._token_file else self._token
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    def _use(self, config: Mapping[str, Any]) -> None:
+    def is_renewed(self) -> bool:
+        """The API has refused who asks. True if another try may be let in: a plug-in gives a new credential."""
+        if self._login is None:
+            return False
+        self._login.refused()
+        return True
+
+    def _show(self, credential: Credential) -> None:
+        """Use what the plug-in gives."""
+        if credential == self._shown:
+            return
+        self._token, self._shown = credential.token, credential
+        if credential.cert:
+            self._cert_data, self._key_data = (
+                base64.b64encode(text.encode()).decode() for text in (credential.cert, credential.key)
+            )
+            self.tls = self._context() if self.url.startswith("https:") else None
+
+    def _use(self, config: Mapping[str, Any], env: Mapping[str, str]) -> None:
         """Take what a kubeconfig's current context says."""
         cluster, user = _of_current(config)
-        if "exec" in user or "auth-provider" in user:
+        if "exec" in user and not (user.get("token") or user.get("tokenFile")):  # as kubectl: a token counts more
+            self._login = Login(user["exec"], cluster, self.url, _files(env), env)
+        elif "auth-provider" in user:
             raise UnavailableError(
-                "the kubeconfig's user logs in by a plugin, which this version does not call: give Spark a token in"
-                f" {SETTINGS}oauthTokenFile, or a certificate"
+                "the kubeconfig's user logs in by an auth-provider, which Kubernetes itself has given up: expected an"
+                f" exec with a command, or a token for Spark in {SETTINGS}oauthTokenFile, or a certificate"
             )
         self._token, self._token_file = str(user.get("token", "")), str(user.get("tokenFile", ""))
         self._cert, self._key = str(user.get("client-certificate", "")), str(user.get("client-key", ""))
@@ -95,8 +122,8 @@ class Access:
 
 def kubeconfig(context: str, env: Mapping[str, str]) -> dict[str, Any]:
     """The kubeconfig of this environment; {} if there is none. Raises UnavailableError when it cannot be read."""
-    places = env.get("KUBECONFIG", "") or os.path.join(env.get("HOME", "/"), ".kube", "config")
-    if not any(os.path.exists(path) for path in places.split(":")):
+    places = _places(env)
+    if not _files(env):
         return {}
     try:
         config = json.loads(_text(places))
@@ -105,6 +132,15 @@ def kubeconfig(context: str, env: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UnavailableError(f"{places}: expected a kubeconfig")
     return {**config, "current-context": context} if context else config
+
+
+def _places(env: Mapping[str, str]) -> str:
+    return env.get("KUBECONFIG", "") or os.path.join(env.get("HOME", "/"), ".kube", "config")
+
+
+def _files(env: Mapping[str, str]) -> list[str]:
+    """The files of the kubeconfig that are there."""
+    return [path for path in _places(env).split(":") if os.path.exists(path)]
 
 
 def _by_kubectl(places: str, env: Mapping[str, str]) -> Any:

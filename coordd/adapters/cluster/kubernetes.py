@@ -140,11 +140,15 @@ class Kubernetes:
         return shown_url, answer
 
     def _request(self, method: str, path: str, body: bytes | None = None, answer_s: float | None = None) -> Answer:
-        headers = self._access.headers()
-        if body is not None:
-            headers["Content-Type"] = "application/json"
         url, limit_s = self._access.url + path, self._answer_s if answer_s is None else answer_s
-        return request(method, url, headers=headers, body=body, tls=self._access.tls, answer_s=limit_s)
+        content = {"Content-Type": "application/json"} if body is not None else {}
+
+        def ask() -> Answer:
+            headers = {**self._access.headers(), **content}
+            return request(method, url, headers=headers, body=body, tls=self._access.tls, answer_s=limit_s)
+
+        answer = ask()
+        return ask() if answer.status == 401 and self._access.is_renewed() else answer
 
 
 def _has(one: Application, selector: str) -> bool:

@@ -141,8 +141,8 @@ class Definitions:
         return had.sequence >= current.sequence or current.counts_from <= had.counts_from
 
     def _came_back(self, name: str, current: Current) -> bool:
-        """The job had been away and was back, and the ledger went back and has forgotten that. Fire times of while it was
-        away would be opened.
+        """The job had been away and was back, and the ledger went back and has forgotten that. Fire times of that time
+        would be opened.
         """
         had = self.had.get(name, Had(""))
         known = had.digest == current.digest

@@ -285,7 +285,12 @@ def test_a_kubeconfig_is_used(api: FakeKubernetes, tmp_path: Path, form: str) ->
         (
             """{"current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "clusters": [{"name": "c", "cluster": {}}], "users": [{"name": "u", "user": {"exec": {}}}]}""",
-            "logs in by a plugin",
+            "expected a command",
+        ),
+        (
+            """{"current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {}}], "users": [{"name": "u", "user": {"auth-provider": {}}}]}""",
+            "auth-provider",
         ),
     ],
 )
