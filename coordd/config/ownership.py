@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from coordd.config.values import printable
+from coordd.core.visible import visible
 
 LINKS_MAX = 40  # the same limit as Linux
 
@@ -111,7 +111,7 @@ def secret_fault(path: str, opened: os.stat_result, *, trust: Trust | None = Non
     if mode & 0o007 == 0 and (mode & 0o070 == 0 or groups_own):
         return ""
     group = "" if opened.st_gid in trust.gids else f", group {_group(opened.st_gid)}, which is not the daemon's own"
-    shown = printable(path)
+    shown = visible(path)
     uid, gid = min(_also, default=(os.geteuid(), os.getegid()))
     # Of somebody else's file, root's as a rule, the daemon needs its group's permission.
     mend = (
@@ -147,9 +147,9 @@ def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result
         if stat.S_ISLNK(found.st_mode):
             links += 1
             if links > LINKS_MAX:
-                return f"{printable(path)}: too many symbolic links", found, current
+                return f"{visible(path)}: too many symbolic links", found, current
             if found.st_uid not in trust.uids:
-                why = f"{printable(entry)} is a link that belongs to {user_name(found.st_uid)}{_who(trust)}: remove it"
+                why = f"{visible(entry)} is a link that belongs to {user_name(found.st_uid)}{_who(trust)}: remove it"
                 return why, found, current
             target = os.readlink(entry)
             current = "/" if target.startswith("/") else current
@@ -162,7 +162,7 @@ def _walk(path: str, trust: Trust, all_in_it: bool) -> tuple[str, os.stat_result
 
 def _fault(path: str, found: os.stat_result, trust: Trust, *, sticky: bool) -> str:
     mode = stat.S_IMODE(found.st_mode)
-    shown = printable(path)
+    shown = visible(path)
     if found.st_uid not in trust.uids:
         what = f"{shown} belongs to {user_name(found.st_uid)} (mode {mode:04o})"
         mend = f"chown root {shown} && chmod go-w {shown}"

@@ -3,8 +3,8 @@
 The protocol is Kubernetes' own (client.authentication.k8s.io): the variable KUBERNETES_EXEC_INFO tells the command what
 is wanted, and it prints an ExecCredential as JSON. A credential is used until it expires, or until the API refuses it.
 
-A daemon looks up applications as its own user, by the kubeconfig that a job's environment names. So the command counts
-only in a file that this user or root owns, and that nobody else may write.
+A daemon looks up applications as its own user, by the kubeconfig that a job's environment names. So it calls a command
+only if nobody but this user and root could have changed that command, or the file that names it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import subprocess
 import threading
 import time
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from coordd.config import ownership
 from coordd.errors import UnavailableError
 
 GROUP = "client.authentication.k8s.io/"
@@ -29,7 +29,7 @@ VERSIONS = (f"{GROUP}v1", f"{GROUP}v1beta1")
 LOGIN_S = 30.0
 EARLY_S = 10.0
 
-# The credentials of so many plug-ins are kept.
+# The credentials of up to this many plug-ins are kept.
 KEPT_MAX = 50
 
 
@@ -67,8 +67,7 @@ class Login:
         if said.get("interactiveMode") == "Always":
             raise UnavailableError(f"{self.place}: {command} asks a person to log in: coordd needs one that does not")
         for path in places:
-            if fault := _may_be_anybodys(path):
-                raise UnavailableError(f"{self.place}: its log-in command {command} is not called: {fault}")
+            self._check(path, command)
         if os.sep in command and not os.path.isabs(command):
             command = os.path.join(os.path.dirname(os.path.abspath(places[0])), command)
         args = said.get("args")
@@ -103,9 +102,11 @@ class Login:
 
     def _call(self) -> bytes:
         command = self.argv[0]
-        if shutil.which(command, path=self._env.get("PATH", os.defpath)) is None:
+        program = shutil.which(command, path=self._env.get("PATH", os.defpath))
+        if program is None:
             hint = f": {self._hint}" if self._hint else ""
             raise UnavailableError(f"{self.place}: the log-in command {command} is not installed{hint}")
+        self._check(program, command)
         try:
             done = subprocess.run(
                 self.argv, env=self._env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_S, check=False
@@ -116,6 +117,10 @@ class Login:
             said = done.stderr.decode(errors="replace").strip()[-200:]
             raise UnavailableError(f"{self.place}: the log-in command {command} ended with {done.returncode}: {said}")
         return done.stdout
+
+    def _check(self, path: str, command: str) -> None:
+        if fault := ownership.fault(path):
+            raise UnavailableError(f"{self.place}: its log-in command {command} is not called: {fault}")
 
     def _read(self, text: bytes) -> Credential:
         try:
@@ -134,19 +139,6 @@ class Login:
                 f"{self.place}: the log-in command {self.argv[0]}: expected an ExecCredential of {self._version} with a"
                 f" token or a certificate, found {exc}"
             ) from None
-
-
-def _may_be_anybodys(path: str) -> str:
-    """Why the command in a file may come from another user; "" if it comes from this user or root."""
-    try:
-        info = os.stat(path)
-    except OSError as exc:
-        return str(exc)
-    if info.st_uid not in (0, os.geteuid()):
-        return f"{path} belongs to uid {info.st_uid}: expected uid {os.geteuid()} or root"
-    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} may be written by others (mode {info.st_mode & 0o777:o}): chmod go-w"
-    return ""
 
 
 def _as_told(cluster: Mapping[str, Any], server: str) -> dict[str, Any]:

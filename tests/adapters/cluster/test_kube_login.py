@@ -189,12 +189,17 @@ def test_a_command_is_not_called_where_another_user_may_have_named_it(api: FakeK
     plugin.answers("first")
     plugin.access(api.url)
     plugin.config.chmod(0o664)
-    with pytest.raises(UnavailableError, match=r"may be written by others \(mode 664\)"):
+    with pytest.raises(UnavailableError, match=r"can write .*config.*chmod go-w"):
         plugin.again(api.url)
     plugin.config.chmod(0o644)
     os.chown(plugin.config, 65534, -1)
-    with pytest.raises(UnavailableError, match="belongs to uid 65534"):
+    with pytest.raises(UnavailableError, match="config belongs to nobody"):
         plugin.again(api.url)
-
     os.chown(plugin.config, 0, -1)
+    (plugin.directory / "get-token").chmod(0o777)
+    with pytest.raises(UnavailableError, match=r"everybody can write .*get-token"):
+        found(plugin.again(api.url))
+    assert plugin.calls() == []
+
+    (plugin.directory / "get-token").chmod(0o755)
     assert found(plugin.again(api.url)) == [f"{MARK}-0"]

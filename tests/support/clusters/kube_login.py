@@ -62,6 +62,6 @@ class Plugin:
         return self.again(url)
 
     def again(self, url: str) -> Access:
-        """As for the next look-up: each reads the kubeconfig anew."""
+        """As for the next look-up: each reads the kubeconfig again."""
         env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "KUBECONFIG": str(self.config)}
         return Access(f"k8s://{url}", {}, env, account="/nonexistent")
