@@ -10,10 +10,11 @@ RUN_EVENTS = tuple([f"run.{state}" for state in (SUCCESS, FAILURE, REVOKED, REJE
 CHECK_EVENTS = tuple(
     [f"check.{state}" for state in ("healthy", "degraded", "unhealthy", "unavailable", "insecure", UNKNOWN)]
 )
-_OTHERS = ("takeover", "job.late", "node.lost", "breaker.opened", "cluster.ready", "alarm.raised")
-EVENTS = (*RUN_EVENTS, *_OTHERS, *CHECK_EVENTS)
+NODE_EVENTS = ("node.joined", "node.left", "node.lost", "node.drained", "node.resumed")
+_OTHERS = ("takeover", "job.late", "breaker.opened", "cluster.ready", "alarm.raised")
+EVENTS = (*RUN_EVENTS, *_OTHERS, *NODE_EVENTS, *CHECK_EVENTS)
 # A word that stands for several events.
-ALL_OF = {"run.*": RUN_EVENTS, "check.*": CHECK_EVENTS}
+ALL_OF = {"run.*": RUN_EVENTS, "node.*": NODE_EVENTS, "check.*": CHECK_EVENTS}
 
 # A run has started: not for hooks, but for the receiver of lineage, which is called as they are.
 LINEAGE_START = "lineage.start"

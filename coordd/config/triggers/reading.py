@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, Protocol
 
 from coordd.config import addresses, values
-from coordd.config.hooks.events import ALL_OF, CHECK_EVENTS, EVENTS
+from coordd.config.hooks.events import ALL_OF, CHECK_EVENTS, EVENTS, NODE_EVENTS
 from coordd.config.sections import Config
 from coordd.config.values import found
 from coordd.core.jobs.arguments import nearest
@@ -51,7 +51,7 @@ OPEN_MAX = 20_000
 OPEN_USUAL = 100
 
 # Events that are never about a job, and those that may be: nobody is asked for a job.
-_OF_NODES = ("node.lost", "cluster.ready")
+_OF_NODES = (*NODE_EVENTS, "cluster.ready")
 _OF_ANY = (*_OF_NODES, "breaker.opened", *CHECK_EVENTS)
 
 # Job files are shown to people.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from coordd.config.hooks.events import LINEAGE_START
 from coordd.core.checks.reactions import told
 from coordd.core.jobs.job import iso, job_of
-from coordd.core.ledger.rows import Row
+from coordd.core.ledger.rows import Hold, Row
 from coordd.core.ledger.words import LOST, MISSED, STARTED, SUCCESS, TERMINAL, UNKNOWN
 from coordd.core.names import host_of
 from coordd.core.visible import visible
@@ -125,6 +125,35 @@ def node_lost(peer: str, at: float) -> Happening:
     return _now_and_then(
         "node.lost", peer, at, {"node": name, "reason": f"{peer} is silent", "sentence": f"{name} is lost"}
     )
+
+
+def node_joined(peer: str, incarnation: str, at: float) -> Happening:
+    """A node has started; without ``incarnation``: it was lost, and is heard again."""
+    name = host_of(peer)
+    fields = {"node": name, "state": "alive", "sentence": f"{name} {'has joined' if incarnation else 'is back'}"}
+    if incarnation:
+        return Happening("node.joined", f"{peer} {incarnation}", fields)
+    return _now_and_then("node.joined", peer, at, fields)
+
+
+def node_left(peer: str, incarnation: str, at: float) -> Happening:
+    """A node was stopped, and has said so."""
+    name = host_of(peer)
+    fields = {"node": name, "state": "left", "sentence": f"{name} was stopped"}
+    return _now_and_then("node.left", f"{peer} {incarnation}", at, fields)
+
+
+def node_drained(name: str, hold: Hold) -> Happening:
+    """A person has drained a node."""
+    sentence = f"{name} was drained by {hold.by}" + (f": {hold.note}" if hold.note else "")
+    fields = {"node": name, "state": "draining", "reason": hold.note or None, "sentence": sentence}
+    return Happening("node.drained", f"{name} {hold.at:.3f}", fields)
+
+
+def node_resumed(name: str, hold: Hold) -> Happening:
+    """The drain of a node is over. ``hold``: that drain."""
+    fields = {"node": name, "state": "ready", "sentence": f"{name} takes new runs again: its drain is over"}
+    return Happening("node.resumed", f"{name} {hold.at:.3f}", fields)
 
 
 def cluster_ready(alive: int, at: float) -> Happening:

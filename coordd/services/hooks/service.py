@@ -23,7 +23,8 @@ from coordd.core.ledger.breaker.text import OPEN
 from coordd.core.ledger.rows import Row
 from coordd.core.ledger.runner_requests import Registration
 from coordd.core.ledger.sound import run_fault
-from coordd.core.ledger.words import RETRY
+from coordd.core.ledger.words import NEVER, RETRY
+from coordd.core.names import host_of
 from coordd.core.ready import Notice
 from coordd.core.trace import trace_id
 from coordd.core.wire import events
@@ -38,6 +39,7 @@ from coordd.services.hooks import followed, happenings, lineage, outcome
 from coordd.services.hooks.followed import Followed
 from coordd.services.hooks.happenings import Happening, short
 from coordd.services.hooks.listeners import EventTrigger, Listener, of_jobs as triggers_of
+from coordd.services.hooks.nodes import ABOUT_PEERS, Nodes
 from coordd.services.hooks.since import Since
 from coordd.services.ledger import LedgerService, boottime
 from coordd.services.pace import turn
@@ -132,6 +134,7 @@ class Hooks:
         self._broken: dict[str, float] = {}  # the breakers of jobs, and when each opened last (Unix seconds)
         self.checks: Checks | None = None  # set by the composition root
         self._checked = News()
+        self._nodes = Nodes()
         self._late: set[str] = set()
         self._not_ready_at: float | None = None
         self._read_at = self._sinks_read_at = 0.0
@@ -179,15 +182,24 @@ class Hooks:
             elif isinstance(event, ENDS):
                 self._ended(event, self._driver.node.full_hostname, OWN_S)
         for notice in notices:
-            if notice.event == "node.lost":
-                wall = self._driver.now().wall
-                self._offer(happenings.node_lost(str(notice.fields["peer"]), wall), HEARD_S)
+            if notice.event in ABOUT_PEERS:
+                self._about_peer(notice)
             elif notice.event == "run.unknown":
                 self._hint(str(notice.fields["run"]), HEARD_S)
             elif notice.event == "alarm.raised":
                 alarm = self._driver.node.alarms.standing.get(str(notice.fields["id"]))
                 if alarm is not None:  # otherwise somebody has cleared it at once
                     self._offer(happenings.alarm_raised(alarm), HEARD_S)
+
+    def _about_peer(self, notice: Notice) -> None:
+        node = self._driver.node
+        peer = str(notice.fields["peer"])
+        member = node.ctx.membership.members.get(host_of(peer))
+        incarnation = member.incarnation if member is not None and member.name == peer else ""
+        ready = node.state in ("ready", "draining")
+        told = self._nodes.noticed(notice, incarnation, self._driver.now().wall, ready=ready)
+        if told is not None:
+            self._offer(told, HEARD_S)
 
     def _hear(self) -> None:
         """Events of other nodes since the last look."""
@@ -222,8 +234,11 @@ class Hooks:
         self._hints[run] = Hint(now + after_s, now + GIVE_UP_S)
 
     def _look(self) -> None:
-        """What nobody sends: breakers, checks, and the readiness of the cluster."""
+        """What nobody sends: breakers, checks, drains, and the readiness of the cluster."""
         node, now = self._driver.node, self._driver.now()
+        if node.identity_from != NEVER:  # else no sweep has shown the holds yet
+            for told in self._nodes.looked(node.drains.holds):
+                self._offer(told, HEARD_S)
         for breaker in self._driver.breakers:
             if breaker.opened > self._opened.get(breaker.name, 0):
                 told = happenings.breaker_opened(

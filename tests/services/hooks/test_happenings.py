@@ -11,6 +11,7 @@ from support.small_cluster import EPOCH
 
 from coordd.core.jobs.arguments import check_value
 from coordd.core.jobs.job import IDENT
+from coordd.core.ledger.rows import Hold
 from coordd.core.ledger.words import STATES, TERMINAL, UNKNOWN
 from coordd.services.hooks import happenings
 from coordd.services.hooks.happenings import APART_S, Happening
@@ -56,6 +57,11 @@ def test_all_kinds_of_events_fit_and_have_ids(text: str) -> None:
         happenings.lost_attempt("etl#1", 0, f"{long}.7", long),
         happenings.node_lost("edge-1.7", EPOCH),
         happenings.cluster_ready(3, EPOCH),
+        happenings.node_joined("edge-1.7", "1-a", EPOCH),
+        happenings.node_joined("edge-1.7", "", EPOCH),
+        happenings.node_left("edge-1.7", "1-a", EPOCH),
+        happenings.node_drained("edge-1", Hold(by=long, at=EPOCH, note=long)),
+        happenings.node_resumed("edge-1", Hold(by=long, at=EPOCH)),
         happenings.breaker_opened("edge-1", "1-a", "ledger", 2, long),
     ]
     for happening in every:

@@ -182,3 +182,33 @@ def test_production_a_lost_node_and_a_takeover_are_told_once() -> None:
         assert (event["run"], event["attempt"], event["node"]) == ("long#1", 0, owner.name)
         cluster.go("long").touch()
         cluster.becomes("long#1", "success")
+
+
+TRIGGER = '[[trigger]]\nkind = "event"\n'
+
+
+def test_what_happens_to_nodes_is_told_once_and_starts_runs() -> None:
+    with cluster_of(3, backend="embedded") as cluster:
+        configure(cluster, hook(cluster, "nodes", on="node.*"))
+        moves = f'overlap = "allow"\n[command]\nargv = ["/bin/true"]\n{TRIGGER}on = "node.drained"\n'
+        cluster.job_file("moves", moves)
+        cluster.start()
+        first, last = cluster.nodes[0], cluster.nodes[2]
+
+        def events(name: str = "") -> list[tuple[str, str]]:
+            return sorted((one["event"], one["node"]) for one in told(cluster, "nodes") if name in one["event"])
+
+        first.coordctl("node", "drain", "--note", "its disk is full")
+        until(lambda: events("drained") == [("node.drained", first.name)], why="the drain is told")
+        (run,) = until(lambda: [row for row in cluster.rows() if row["job"] == "moves"], why="the drain starts a run")
+        first.coordctl("node", "resume")
+        until(lambda: events("resumed") == [("node.resumed", first.name)], why="its end is told")
+        joined = events("joined")  # those that started while others were there already
+        last.stop()
+        until(lambda: events("left") == [("node.left", last.name)], why="a stop is told")
+        last.start()
+        until(lambda: events("joined") == sorted([*joined, ("node.joined", last.name)]), why="a start is told")
+
+        cluster.becomes(run["run"], "success")
+        assert len(events("drained")) == len(events("resumed")) == len(events("left")) == 1
+        assert events("lost") == []
