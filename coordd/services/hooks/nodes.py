@@ -17,7 +17,7 @@ LOST_MAX = 1000
 
 
 class Nodes:
-    """What is known already. All nodes that notice the same say it under the same key."""
+    """Remembers which nodes were lost or drained. All nodes that notice the same say it under the same key."""
 
     def __init__(self) -> None:
         self._lost: dict[str, None] = {}  # HOSTNAME.PID

@@ -194,7 +194,7 @@ class Hooks:
     def _about_peer(self, notice: Notice) -> None:
         node = self._driver.node
         peer = str(notice.fields["peer"])
-        member = node.ctx.membership.members.get(host_of(peer))
+        member = node.members.get(host_of(peer))
         incarnation = member.incarnation if member is not None and member.name == peer else ""
         ready = node.state in ("ready", "draining")
         told = self._nodes.noticed(notice, incarnation, self._driver.now().wall, ready=ready)

@@ -100,7 +100,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_hooks_are_told(machine: Machine) -> None:
-    machine.node.ctx.membership.members["b"] = SimpleNamespace(name="b.2", incarnation="1-x")
+    machine.node.members["b"] = SimpleNamespace(name="b.2", incarnation="1-x")
     machine.look()
     machine.journals(notices=(Notice("node.joined", {"peer": "b.2"}),))
     machine.node.drains.holds = {OF_NODE + "b": Hold(by="ann", at=EPOCH)}

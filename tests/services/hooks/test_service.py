@@ -58,7 +58,7 @@ class Machine:
         self.node = SimpleNamespace(
             full_hostname=HERE, hostname="a", incarnation="1-x", state="ready", concurrency={},
             settings=SimpleNamespace(cluster="c1"), jobs=jobs_of(hooks or (PAGE,), 60.0), jobs_digest="",
-            identity_from=EPOCH, ctx=SimpleNamespace(membership=SimpleNamespace(members={})),
+            identity_from=EPOCH, members={},
             drains=SimpleNamespace(holds={}, pause=None, suspended=frozenset()), skew_s=lambda now: 0.0,
             pursuits=SimpleNamespace(pursuits={}, running={}, epitaphs={}), member_counts=lambda: {"alive": 3},
         )  # fmt: skip
