@@ -429,7 +429,7 @@ class Rules(People, Rerunning, Adopting, Sweeping):
             job.fence = grant.token
             self._put_job(store, job)
         row = store.run(of.run)
-        if row is None or self._is_older(row, grant):
+        if self._has_forgotten(store, row, grant):
             self._shows_loss(store, grant, now)
         if row is None or self._replaces(store, said, row):
             row = self._put_back(store, row, said, now)

@@ -159,6 +159,14 @@ class Life(Breaking, Marking):
         """
         return row.state not in TERMINAL and row.token < grant.token
 
+    def _has_forgotten(self, store: "Store", row: "Row | None", grant: Grant) -> bool:
+        """True if this ledger has lost the grant. Of a run that is over: a person had asked for that attempt, and no
+        record of it is left, so its number would be given again.
+        """
+        if row is None or self._is_older(row, grant):
+            return True
+        return row.state in TERMINAL and row.token < grant.token and store.attempt(grant.run, grant.attempt) is None
+
     def _replaces(self, store: "Store", said: Restore, row: Row) -> bool:
         """True if the grant that a witness tells of takes the place of the row's grant.
 
@@ -184,11 +192,9 @@ class Life(Breaking, Marking):
 
     def _unknown(self, store: "Store", grant: Grant, word: str, now: LedgerTime) -> Answer:
         """The answer to a grant that is not the current one: ``word``, or RECOVERING if the grant was forgotten."""
-        if now.whole_s > 0:
-            row = store.run(grant.run)
-            if row is None or self._is_older(row, grant):
-                self._shows_loss(store, grant, now)
-                return Answer(RECOVERING, left_s=now.whole_s, in_s=now.whole_s)
+        if now.whole_s > 0 and self._has_forgotten(store, store.run(grant.run), grant):
+            self._shows_loss(store, grant, now)
+            return Answer(RECOVERING, left_s=now.whole_s, in_s=now.whole_s)
         return Answer(word)
 
     def _left(self, row: Row, now: LedgerTime) -> float:

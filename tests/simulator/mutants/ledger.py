@@ -31,6 +31,11 @@ def _any_holder(_real: Any, _rules: Rules, store: Any, grant: Grant) -> Any:
     return row if row is not None and row.attempt == grant.attempt else None
 
 
+@instead(Rules, "_has_forgotten")
+def _only_what_is_not_over_is_forgotten(_real: Any, self: Rules, _store: Any, row: Any, grant: Grant) -> bool:
+    return row is None or self._is_older(row, grant)
+
+
 @instead(Rules, "replay")
 def _the_same_attempt_again(real: Any, self: Rules, store: Any, said: Any, now: Any) -> Any:
     answer = real(self, store, said, now)
@@ -130,6 +135,13 @@ def _a_cursor_serves_another_life(real: Any, self: Rules, since: str, newest: in
 
 
 MUTANTS = (
+    Mutant(
+        "a forgotten attempt of a run that is over leaves no record",
+        "§6 when the ledger goes back: its number is not given again",
+        "S1",
+        _only_what_is_not_over_is_forgotten,
+        near=16402605,
+    ),
     Mutant(
         "tokens from a bare counter",
         "§6 Tokens: max(last + 1, the ledger's time)",

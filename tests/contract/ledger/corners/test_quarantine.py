@@ -184,3 +184,27 @@ def test_who_was_past_a_gate_that_the_ledger_forgot_reports_its_end(
 
     for grant in (*grants, *grants):
         nodes.report(grant, said, 3, reason="why")
+
+
+@pytest.mark.parametrize("says", ["gate", "renew", "report", "commit"])
+def test_the_number_of_a_replay_that_the_ledger_forgot_is_not_given_again(
+    nodes: Nodes, back: Callable[..., None], says: str
+) -> None:
+    """A run had failed, a person had it replayed, and the replay runs. The ledger went back to the failure."""
+    nodes.report(nodes.started(of(nodes, A)), "failure", 1)
+    newer = int((nodes.clock.wall + 1) * 1e6)
+    forgotten = grant_of(A, 1, newer, "w")
+    back()
+
+    def told() -> str:
+        if says == "commit":
+            return nodes.ask(Commit(grant=forgotten)).word
+        return str(getattr(nodes, says)(forgotten).word)
+
+    assert told() == "recovering"
+    assert restore(nodes, A, 1, newer).word == "stale"  # what is over stays so
+    assert told() in ("stale", "lost", "ok")
+    back(QUARANTINE_S)  # and that is over
+    packed = of(nodes, A).policy.pack()
+    again = nodes.ask(Replay(run=A, attempt=AttemptNumber(0), digest="d1", policy=packed, by="ann"))
+    assert (again.word, again.attempt) == ("ok", 2)

@@ -53,9 +53,10 @@ elseif row and (state == RECEIVED or state == LOST) then
   local runs = row.state == STARTED or row.state == UNKNOWN
   if (runs and attempt <= row.attempt) or (row.state == RETRY and past and not known) then replaces = false end
 end
-if short and (not row or is_older(row, token)) then lengthen() end
+local forgotten = has_forgotten(row, of.run, attempt, token)
+if short and forgotten then lengthen() end
 if marks.whole_s() <= 0 then return answer(STALE) end
-if not row or is_older(row, token) then marks.show_loss(token) end
+if forgotten then marks.show_loss(token) end
 local job = job_row(of.job)
 if token > job.fence then
   job.fence = token

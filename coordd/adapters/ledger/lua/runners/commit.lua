@@ -16,7 +16,7 @@
 
 local run, attempt, token, nonce = take(), take_number(), take_number(), take()
 local row = mine(run, attempt, token, nonce)
-if not row then return not_mine(run, token, STALE) end
+if not row then return not_mine(run, attempt, token, STALE) end
 if row.state ~= STARTED or row.commit_token ~= 0 and row.commit_token ~= token then return answer(STALE) end
 row.commit_token = token
 put_run(row)

@@ -20,7 +20,7 @@
 
 local run, attempt, token, nonce, ahead_s = take(), take_number(), take_number(), take(), tonumber(take() or '') or 0
 local row = mine(run, attempt, token, nonce)
-if not row then return not_mine(run, token, STALE) end
+if not row then return not_mine(run, attempt, token, STALE) end
 if row.cancel == 1 then
   if row.state == RECEIVED then
     finish(row, REVOKED, row.reason ~= '' and row.reason or 'cancelled before it started')

@@ -21,7 +21,7 @@
 local run, attempt, token, nonce, lease_s, application_id, launched =
   take(), take_number(), take_number(), take(), take_number(), take(), take() == '1'
 local row = mine(run, attempt, token, nonce)
-if not row then return not_mine(run, token, LOST) end
+if not row then return not_mine(run, attempt, token, LOST) end
 if not HOLDING[row.state] then return answer(LOST) end
 if row.state == UNKNOWN then
   move(row, STARTED)

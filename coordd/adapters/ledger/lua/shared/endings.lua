@@ -60,7 +60,7 @@ local function report(run, attempt, token, nonce, state, exit_code, reason, appl
   if not row or not HOLDING[row.state] then
     local past = get_attempt(run, attempt)
     if past and past.token == token and past.nonce == nonce and REPORTED[state][past.state] then return taken() end
-    return not_mine(run, token, STALE)
+    return not_mine(run, attempt, token, STALE)
   end
   -- It was past the gate, or may have been: a ledger that went back has forgotten it.
   if row.state == RECEIVED and (state == SUCCESS or state == FAILURE or state == LOST and marks.whole_s() > 0)
