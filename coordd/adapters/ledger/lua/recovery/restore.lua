@@ -53,7 +53,7 @@ elseif row and (state == RECEIVED or state == LOST) then
   local runs = row.state == STARTED or row.state == UNKNOWN
   if (runs and attempt <= row.attempt) or (row.state == RETRY and past and not known) then replaces = false end
 end
-local forgotten = has_forgotten(row, of.run, attempt, token)
+local forgotten = OF.has_forgotten(row, of.run, attempt, token)
 if short and forgotten then lengthen() end
 if marks.whole_s() <= 0 then return answer(STALE) end
 if forgotten then marks.show_loss(token) end

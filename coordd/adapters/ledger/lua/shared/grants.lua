@@ -11,14 +11,14 @@ local function is_older(row, token)
 end
 
 -- Of a run that is over: a person had asked for that attempt, and no record of it is left.
-local function has_forgotten(row, run, attempt, token)
+function OF.has_forgotten(row, run, attempt, token)
   if not row or is_older(row, token) then return true end
   return TERMINAL[row.state] and row.token < token and not get_attempt(run, attempt)
 end
 
 -- The answer to a grant that is not the current one: ``word``, or recovering where it was forgotten.
 local function not_mine(run, attempt, token, word)
-  if has_forgotten(get_run(run), run, attempt, token) then
+  if OF.has_forgotten(get_run(run), run, attempt, token) then
     -- Not a grant of this ledger's life: so there was one before it.
     if short and (token < tonumber(mark) or token > now * 1000000) then lengthen() end
     marks.show_loss(token)
