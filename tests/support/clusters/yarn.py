@@ -1,4 +1,6 @@
-"""A ResourceManager: the REST interface of Hadoop 3. Submission is Hadoop RPC there; here a POST of ours stands in."""
+"""A ResourceManager: the REST interface of Hadoop 3. Submission is Hadoop RPC there (yarn_rpc.py); where a JVM takes
+too long, a POST of ours stands in.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,7 @@ class FakeYarn(FakeServer):
         self.started_on = milliseconds() - 30 * 86_400_000
         self.numbered = 0  # ids that were given away, also for what was never submitted
         self.submitted = 0
+        self.rpc_port = 0  # of Hadoop's RPC; 0: there is none
         self.ticket = ""  # what a request must carry under SPNEGO, "": nothing
 
     def new(self) -> str:
@@ -89,6 +92,8 @@ class FakeYarn(FakeServer):
         for number, one in enumerate(pair, 1):
             ident = f".rm{number}" if others else ""
             settings[f"yarn.resourcemanager.webapp.address{ident}"] = f"${{yarn.resourcemanager.hostname}}:{one.port}"
+        if self.rpc_port:
+            settings["yarn.resourcemanager.address"] = f"127.0.0.1:{self.rpc_port}"
         text = "".join(
             f"  <property><name>{name}</name><value>{value}</value></property>\n" for name, value in settings.items()
         )
