@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.clusters.wire import MISCHIEF
 from support.clusters.yarn import FakeYarn
+from support.clusters.yarn_rpc import spnego_of
+from support.servers.kdc import Kdc
 
 from coordd.adapters.cluster.opening import has_lookup, open_manager
 from coordd.adapters.cluster.yarn import Yarn
@@ -179,6 +181,23 @@ def test_spnego_is_answered_by_curl_with_the_programs_ticket(
     way.end(ident)
     assert yarn.apps[ident]["state"] == "KILLED"
     assert [asked.path for asked in yarn.asked if asked.method == "PUT"][-1].endswith(f"{ident}/state")
+
+
+def test_a_real_ticket_opens_a_door_of_spnego(yarn: FakeYarn, tmp_path: Path) -> None:
+    """A real KDC, the real curl, and Java's own GSS-API behind the door: it says who asks."""
+    ident = yarn.submit("nightly", tags())
+    with Kdc(tmp_path / "kdc") as kdc, spnego_of(yarn, kdc) as port:
+        yarn.hostname, yarn.door_port = "localhost", port
+        env = {**yarn.configuration(tmp_path / "conf"), "KRB5_CONFIG": str(kdc.krb5_conf)}
+        ticket = kdc.ticket("cc", kdc.keytab("etl.keytab", "etl"), "etl")
+        way = Yarn({}, {**env, "KRB5CCNAME": f"FILE:{ticket}"}, answer_s=30.0)
+
+        assert [one.id for one in way.find(MARK)] == [ident]
+        way.end(ident)
+        assert yarn.apps[ident]["diagnostics"] == "Application killed by user etl"
+        gone = {**env, "KRB5CCNAME": f"FILE:{tmp_path}/nothing"}
+        with pytest.raises(UnavailableError, match="a valid Kerberos ticket is needed"):
+            Yarn({}, gone, answer_s=30.0).find(MARK)
 
 
 def test_without_a_ticket_the_refusal_is_named(yarn: FakeYarn, tmp_path: Path) -> None:

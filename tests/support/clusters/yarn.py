@@ -31,6 +31,7 @@ class FakeYarn(FakeServer):
         self.numbered = 0  # ids that were given away, also for what was never submitted
         self.submitted = 0
         self.rpc_port = 0  # of Hadoop's RPC; 0: there is none
+        self.hostname, self.door_port = "127.0.0.1", 0  # where it is asked; 0: at its own port
         self.ticket = ""  # what a request must carry under SPNEGO, "": nothing
 
     def new(self) -> str:
@@ -86,12 +87,13 @@ class FakeYarn(FakeServer):
         """Write yarn-site.xml for this one, or for a pair; returns the environment."""
         directory.mkdir(parents=True, exist_ok=True)
         pair = (self, *others)
-        settings = {"yarn.resourcemanager.hostname": "127.0.0.1"}
+        settings = {"yarn.resourcemanager.hostname": self.hostname}
         if others:
             settings |= {"yarn.resourcemanager.ha.enabled": "true", "yarn.resourcemanager.ha.rm-ids": "rm1, rm2"}
         for number, one in enumerate(pair, 1):
             ident = f".rm{number}" if others else ""
-            settings[f"yarn.resourcemanager.webapp.address{ident}"] = f"${{yarn.resourcemanager.hostname}}:{one.port}"
+            port = one.door_port or one.port
+            settings[f"yarn.resourcemanager.webapp.address{ident}"] = f"${{yarn.resourcemanager.hostname}}:{port}"
         if self.rpc_port:
             settings["yarn.resourcemanager.address"] = f"127.0.0.1:{self.rpc_port}"
         text = "".join(

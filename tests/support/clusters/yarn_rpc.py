@@ -1,6 +1,7 @@
-"""Hadoop's RPC in front of the fake ResourceManager: what the real spark-submit and `yarn application` speak.
+"""In front of the fake ResourceManager: Hadoop's RPC, which the real spark-submit and `yarn application` speak, and a
+door that wants a Kerberos ticket.
 
-The server, the client and the messages are Hadoop's own, from the jars of Spark (ResourceManager.java).
+The server, the client and the messages of the RPC are Hadoop's own, from the jars of Spark (ResourceManager.java).
 """
 
 from __future__ import annotations
@@ -12,30 +13,47 @@ from pathlib import Path
 
 from coordd.adapters.spark import pip_spark_home
 from support.clusters.yarn import FakeYarn
+from support.servers.kdc import REALM, Kdc
 
-SOURCE = Path(__file__).with_name("ResourceManager.java")
+SOURCES = Path(__file__).parent
 START_S = 120.0
 COMMAND_S = 120.0
 
 
 @contextmanager
-def rpc_of(fake: FakeYarn) -> Iterator[None]:
-    """While it lasts, ``fake.configuration`` names this server, too."""
-    argv = ["java", "-cp", f"{pip_spark_home()}/jars/*", str(SOURCE), fake.url]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def port_of(*argv: str) -> Iterator[int]:
+    """Start a server of Java that prints its port, and ends when its input does."""
+    process = subprocess.Popen(["java", *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        fake.rpc_port = int(process.stdout.readline())
-        yield
+        yield int(process.stdout.readline())
     finally:
-        fake.rpc_port = 0
-        process.stdin.close()  # then it ends
+        process.stdin.close()
         try:
             process.wait(START_S)
         finally:
             process.kill()
             process.stdout.close()
+
+
+@contextmanager
+def rpc_of(fake: FakeYarn) -> Iterator[None]:
+    """While it lasts, ``fake.configuration`` names this server, too."""
+    with port_of("-cp", f"{pip_spark_home()}/jars/*", f"{SOURCES}/ResourceManager.java", fake.url) as port:
+        fake.rpc_port = port
+        yield
+    fake.rpc_port = 0
+
+
+@contextmanager
+def spnego_of(fake: FakeYarn, kdc: Kdc) -> Iterator[int]:
+    """The port of a door on localhost that lets in who has a ticket."""
+    principal = "HTTP/localhost"
+    keytab = kdc.keytab("http.keytab", principal)
+    conf = f"-Djava.security.krb5.conf={kdc.krb5_conf}"
+    with port_of(conf, f"{SOURCES}/SpnegoDoor.java", fake.url, f"{principal}@{REALM}", str(keytab)) as port:
+        yield port
 
 
 def yarn_application(env: Mapping[str, str], *words: str) -> str:
