@@ -356,8 +356,10 @@ class LaunchBuilder:
         assert isinstance(launch, SparkSubmit)
         program = build(job, launch, self._defaults(), of)
         conf = properties.parse(program.secrets)
-        kept_s = self.config.spark.retention
-        return open_manager(self._master(launch), conf, program.env, kept_s=kept_s)
+        spark = self.config.spark
+        return open_manager(
+            self._master(launch), conf, program.env, kept_s=spark.retention, yarn_command=spark.yarn_command
+        )
 
     def _values(self, job: Job, of: AttemptInfo, args: Mapping[str, str]) -> dict[str, str]:
         """What fills the placeholders of an attempt."""
@@ -382,6 +384,7 @@ class LaunchBuilder:
             "master": submit[submit.index("--master") + 1],
             "settle_s": self.config.spark.settle,
             "submits": job.retry.submits,
+            "yarn_command": self.config.spark.yarn_command,
         }
         return [*python_program(BOOT_TRACKER), json.dumps(options), "--", *submit]
 

@@ -129,8 +129,8 @@ class Applications(Protocol):
     kind: str
     place: str
 
-    def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
-        """All applications of a run, also ended ones. ``known``: ids that are certainly the run's."""
+    def find(self, mark: str, known: Collection[str] = (), tokens: Collection[int] = ()) -> list[Application]:
+        """All applications of a run, also ended. ``known``: ids certainly of it. ``tokens``: of its known attempts."""
 
     def of_cluster(self, mark: str) -> list[Application]:
         """All applications of a coordd cluster, also ended ones."""

@@ -118,6 +118,7 @@ def changeable(config: Config) -> Iterator[tuple[str, str]]:
         ("node.state_dir", node.state_dir, True),
         ("node.runtime_dir", node.runtime_dir, True),
         ("spark.submit", spark.submit, False),
+        ("spark.yarn_command", spark.yarn_command, False),
         ("spark.env_file", spark.env_file, False),
         ("spark.properties_file", spark.properties_file, False),
         *[("history", command[0], False) for command in (config.history.sink_put, config.history.sink_get) if command],

@@ -123,7 +123,8 @@ class SparkConfig(msgspec.Struct, frozen=True):
     """How Spark is started here; jobs may override it. Durations in seconds.
 
     ``settle``: within this time a submitted application is shown by the cluster manager. ``retention``: how long driver
-    pods that have ended are kept; 0.0: nobody knows. ``prepared``: how many servers of Spark Connect
+    pods that have ended are kept; 0.0: nobody knows. ``yarn_command``: Hadoop's `yarn`, which is asked for applications
+    in place of the REST interface. ``prepared``: how many servers of Spark Connect
     may wait for their runs. ``conf_allow``: the keys of conf that job files may set, perhaps with ``*``; (): all.
     """
 
@@ -134,6 +135,7 @@ class SparkConfig(msgspec.Struct, frozen=True):
     properties_file: str = ""
     settle: float = 1200.0
     retention: float = 0.0
+    yarn_command: str = ""
     prepared: int = 1
     conf_allow: tuple[str, ...] = ()
 

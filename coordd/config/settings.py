@@ -274,7 +274,8 @@ _BY_KEY: dict[str, Reader] = {
     **dict.fromkeys(("history.sink_put", "history.sink_get"), sinks.read_command),
     **dict.fromkeys(("node.state_dir", "node.runtime_dir", "node.jobs_dir", "control.socket"), values.path),
     **dict.fromkeys(
-        ("spark.submit", "spark.env_file", "spark.properties_file", "cluster.keyring"), values.path_or_none
+        ("spark.submit", "spark.env_file", "spark.properties_file", "spark.yarn_command", "cluster.keyring"),
+        values.path_or_none,
     ),
     **dict.fromkeys(("spark.settle", "spark.retention"), _seconds),
     "spark.prepared": values.whole(0, PREPARED_MAX),

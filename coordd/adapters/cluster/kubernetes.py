@@ -51,7 +51,7 @@ class Kubernetes:
         self._pods = f"/api/v1/namespaces/{quote(access.namespace)}/pods"
         self.place = f"{access.url}, namespace {access.namespace}"
 
-    def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
+    def find(self, mark: str, known: Collection[str] = (), tokens: Collection[int] = ()) -> list[Application]:
         """All driver pods of a run, also ended ones. Raises UnavailableError: nobody can tell.
 
         Of the newest one, if it has failed and does not say why, the log is asked.

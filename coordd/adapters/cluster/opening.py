@@ -30,12 +30,23 @@ def has_lookup(master: str) -> bool:
 
 
 def open_manager(
-    master: str, conf: Mapping[str, str], env: Mapping[str, str], *, answer_s: float = ANSWER_S, kept_s: float = 0.0
+    master: str,
+    conf: Mapping[str, str],
+    env: Mapping[str, str],
+    *,
+    answer_s: float = ANSWER_S,
+    kept_s: float = 0.0,
+    yarn_command: str = "",
 ) -> Applications:
-    """The way to the applications of a master. ``conf``: Spark's settings, ``env``: of the program.
+    """The way to the applications of a master. ``conf``: Spark's settings, ``env``: of the program. ``yarn_command``:
+    Hadoop's `yarn`, which is asked in place of the REST interface.
 
     Raises UnavailableError: there is none, or its configuration cannot be read.
     """
+    if master == YARN and yarn_command:
+        from coordd.adapters.cluster.yarn_command import YarnCommand
+
+        return YarnCommand(yarn_command, conf, env)
     if master == YARN:
         from coordd.adapters.cluster.yarn import Yarn
 

@@ -103,7 +103,7 @@ class Standalone:
         self._without: set[str] = set()  # ended drivers whose log has no command: it will have none
         self.place = " or ".join(self._rest)
 
-    def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
+    def find(self, mark: str, known: Collection[str] = (), tokens: Collection[int] = ()) -> list[Application]:
         """All drivers of a run that are recognised, also ended ones. Raises UnavailableError: nobody can tell."""
         state = self._state()
         found = []

@@ -45,7 +45,7 @@ class Yarn:
         self._answer_s = answer_s
         self.place = " or ".join(self._urls)
 
-    def find(self, mark: str, known: Collection[str] = ()) -> list[Application]:
+    def find(self, mark: str, known: Collection[str] = (), tokens: Collection[int] = ()) -> list[Application]:
         """All applications of a run, also ended ones. Raises UnavailableError: nobody can tell."""
         return [one for one in self._listed(mark) if one.run_mark == mark]
 
@@ -107,7 +107,7 @@ class Yarn:
         apps = self._object(query, "apps").get("app") or []
         if not isinstance(apps, list):
             raise UnavailableError(f"{self.place}: expected a list of applications, found {type(apps).__name__}")
-        return [_application(app) for app in apps if _tags(app, self.place).issuperset({tag} - {""})]
+        return [application_of(app) for app in apps if _tags(app, self.place).issuperset({tag} - {""})]
 
     def _object(self, path: str, key: str) -> dict[str, Any]:
         url, answer = self._ask("GET", path)
@@ -189,7 +189,8 @@ def _tags(app: Any, place: str) -> frozenset[str]:
     return frozenset([tag.strip() for tag in said.split(",")]) if isinstance(said, str) else frozenset()
 
 
-def _application(app: Mapping[str, Any]) -> Application:
+def application_of(app: Mapping[str, Any]) -> Application:
+    """An application as the REST interface tells of it."""
     state, final = str(app.get("state", "")).upper(), str(app.get("finalStatus", "")).upper()
     if state == "FINISHED":
         state = FINAL.get(final, ENDED)

@@ -27,7 +27,7 @@ class Link:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._run = environ["COORDD_RUN"]
         self._attempt = int(environ["COORDD_ATTEMPT"])
-        self._token = int(environ["COORDD_TOKEN"])
+        self.token = int(environ["COORDD_TOKEN"])
         self._nonce = environ["COORDD_NONCE"]
         self._address = environ["COORDD_GUARD"].removeprefix(ABSTRACT)
 
@@ -73,7 +73,7 @@ class Link:
     def _ask_once(self, what: str, about: str) -> dict[str, Any]:
         """Raises OSError, ValueError and KeyError without a good answer in time."""
         ident = os.urandom(16).hex()
-        question = {"ask": what, "run": self._run, "attempt": self._attempt, "token": self._token, "id": ident}
+        question = {"ask": what, "run": self._run, "attempt": self._attempt, "token": self.token, "id": ident}
         body = json.dumps({**question, "about": about}).encode()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(ANSWER_S)

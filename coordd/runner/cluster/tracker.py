@@ -113,7 +113,7 @@ def main() -> None:
 
 class Tracker:
     """One attempt's submission or adoption. ``options``: mark, master, settle_s (seconds until a submitted application
-    is shown), submits (how often spark-submit may be called).
+    is shown), submits (how often spark-submit may be called), yarn_command.
     """
 
     def __init__(self, options: dict[str, Any], command: Sequence[str], link: Link) -> None:
@@ -124,6 +124,7 @@ class Tracker:
         self.submits = int(options.get("submits", 1))
         self.submit_again_s = float(options.get("submit_again_s", SUBMIT_AGAIN_S))
         self.master = str(options["master"])
+        self.yarn_command = str(options.get("yarn_command", ""))
         self.command = list(command)
         self.link = link
         self.earlier: list[Earlier] = []
@@ -366,11 +367,14 @@ class Tracker:
     def _way(self) -> "Applications":
         """The cluster manager, by the settings that spark-submit gets. Raises UnavailableError."""
         if self._manager is None:
-            self._manager = open_manager(self.master, settings_of(self.command), os.environ, answer_s=ANSWER_S)
+            conf = settings_of(self.command)
+            self._manager = open_manager(
+                self.master, conf, os.environ, answer_s=ANSWER_S, yarn_command=self.yarn_command
+            )
         return self._manager
 
     def _find(self) -> list[Application]:
-        return self._way().find(self.mark, self._known())
+        return self._way().find(self.mark, self._known(), [self.link.token, *[one.token for one in self.earlier]])
 
     def _known(self) -> set[str]:
         """The applications that are certainly of this run, and whose end the ledger may not know."""

@@ -143,7 +143,8 @@ class Reconciling:
             return Verdict(WAIT, "its cluster manager has no look-up")
         run, earlier = unknown_run(row, boottime() - seen.since), earlier_of(row, attempts)
         known = {one.application_id for one in earlier if not one.settled} | {run.application_id}
-        found = manager.find(run_mark(self.cluster, row.run), known - {""})
+        tokens = [run.token, *[one.token for one in earlier]]
+        found = manager.find(run_mark(self.cluster, row.run), known - {""}, tokens)
         settle_s = self._settle_s()
         verdict = judge(run, found, earlier, settle_s=settle_s, forgets=None)
         if needs_memory(verdict):

@@ -7,17 +7,17 @@ The server, the client and the messages of the RPC are Hadoop's own, from the ja
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from coordd.adapters.spark import pip_spark_home
 from support.clusters.yarn import FakeYarn
 from support.servers.kdc import REALM, Kdc
+from support.servers.spark import QUICK
 
 SOURCES = Path(__file__).parent
 START_S = 120.0
-COMMAND_S = 120.0
 
 
 @contextmanager
@@ -56,9 +56,12 @@ def spnego_of(fake: FakeYarn, kdc: Kdc) -> Iterator[int]:
         yield port
 
 
-def yarn_application(env: Mapping[str, str], *words: str) -> str:
-    """What `yarn application` prints: its class, without Hadoop's shell script."""
-    classes = f"{env['HADOOP_CONF_DIR']}:{pip_spark_home()}/jars/*"
-    argv = ["java", "-cp", classes, "org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application", *words]
-    done = subprocess.run(argv, env=dict(env), capture_output=True, text=True, check=True, timeout=COMMAND_S)
-    return done.stdout
+def yarn_command(directory: Path) -> Path:
+    """Hadoop's `yarn application`: its class, without Hadoop's shell script around it."""
+    classes = f"$HADOOP_CONF_DIR:{pip_spark_home()}/jars/*"
+    path = directory / "yarn"
+    path.write_text(
+        f'#!/bin/sh\nexec java {QUICK} -cp "{classes}" org.apache.hadoop.yarn.client.cli.ApplicationCLI "$@"\n'
+    )
+    path.chmod(0o755)
+    return path

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from support.clusters.yarn import FakeYarn
-from support.clusters.yarn_rpc import rpc_of, yarn_application
+from support.clusters.yarn_rpc import rpc_of, yarn_command
 from support.servers.spark import java_home
 
+from coordd.adapters.cluster.yarn_command import YarnCommand
 from coordd.adapters.spark import pip_spark_home
-from coordd.core.jobs.applications import run_mark, yarn_tags
+from coordd.core.jobs.applications import ALIVE, FAILED, run_mark, yarn_tags
 from system.applications.tracked import Cluster
 from system.lab.processes import until
 
 RUN = "nightly#1"
+MARK = run_mark("prod", RUN)
 JVM_S = 120.0
 
 
@@ -27,25 +30,38 @@ def conf(staging: Path) -> str:
 
 
 @pytest.mark.parametrize("cluster", ["yarn"], indirect=True)
-def test_spark_submit_hands_its_driver_over_and_a_person_ends_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_application_is_submitted_followed_and_ended_by_hadoops_own_programs(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The REST interface is not asked at all."""
     fake = cluster.place.fake
     assert isinstance(fake, FakeYarn)
     spark = (f"{pip_spark_home()}/bin/spark-submit", "--master", "yarn", "--deploy-mode", "cluster")
     more = {"JAVA_HOME": java_home(), "SPARK_HOME": pip_spark_home()}
+    cluster.place.yarn_command = str(yarn_command(cluster.place.directory))
     with rpc_of(fake):
         attempt = cluster.start(spark=spark, conf=conf(tmp_path / "staging"), env=more)
         (ident,) = until(fake.alive, JVM_S)
         until(lambda: attempt.row().application_id == ident, JVM_S)
-        until(lambda: "spark-submit ended with 0" in cluster.log(attempt), JVM_S)
-        grant = attempt.row()
-        assert set(fake.apps[ident]["applicationTags"].split(",")) == set(
-            yarn_tags("prod", RUN, grant.attempt, grant.token)
-        )
-        env = cluster.place.environment()
-        assert ident in yarn_application(env, "-list", "-appStates", "ALL", "-appTags", run_mark("prod", RUN))
+        row = attempt.row()
+        assert {*fake.apps[ident]["applicationTags"].split(",")} == {*yarn_tags("prod", RUN, row.attempt, row.token)}
 
-        yarn_application(env, "-kill", ident)  # a person ends it
+        way = YarnCommand(cluster.place.yarn_command, {}, cluster.place.environment())
+        (found,) = way.find(MARK, tokens=[int(row.token)])
+        assert (found.id, found.state, found.token, found.run_mark) == (ident, ALIVE, row.token, MARK)
+        assert abs(found.started_at - time.time()) < JVM_S
+        assert way.find(run_mark("prod", "another#1")) == []
+        assert way.hidden(named="application_1_0001") == {}
+        assert way.hidden(named=ident).keys() == {ident}
+        assert "no application that ended" in way.keeps_since(time.time())
+        way.end(ident)
 
         row = attempt.over()
-    assert (row.state, row.application_id) == ("retry", ident)
-    assert "killed by user" in row.reason
+        assert (row.state, row.application_id) == ("retry", ident)
+        assert "killed by user" in row.reason
+        fake.apps[ident] |= {"finalStatus": "FAILED", "state": "FINISHED", "finishedTime": 1_000_000}
+        fake.apps[ident]["diagnostics"] = "User class threw exception:\nState : boom"
+        (found,) = YarnCommand(cluster.place.yarn_command, {}, cluster.place.environment()).find(MARK)
+        assert (found.state, found.token) == (FAILED, 0), "nobody has named its token"
+        assert found.detail == "User class threw exception: State : boom"
+        assert way.keeps_since(time.time()) == ""

@@ -42,6 +42,7 @@ class Place:
         self.directory = directory
         self.fake: Any = real or (FakeYarn() if kind == "yarn" else FakeKubernetes())
         self.go = directory / "go"
+        self.yarn_command = ""
         self.settle_s = 30.0
         self.submits = 1
 
@@ -130,7 +131,7 @@ class Cluster:
         submit = [*(spark or (place.spark_submit(),)), "--name", "nightly", "--properties-file", str(secrets)]
         options = {
             "mark": run_mark("prod", run), "master": place.master, "settle_s": place.settle_s, "poll_max_s": 0.2,
-            "try_again_s": 0.2, "submits": place.submits, "submit_again_s": 0.2,
+            "try_again_s": 0.2, "submits": place.submits, "submit_again_s": 0.2, "yarn_command": place.yarn_command,
         }  # fmt: skip
         tracker = [
             sys.executable,
