@@ -149,7 +149,11 @@ class YarnCommand:
         try:
             return self._run(*words)
         except subprocess.TimeoutExpired as exc:
-            raise UnavailableError(f"{self.place} {words[0]}: no answer within {COMMAND_S:g} s") from exc
+            said = exc.stderr or b""  # bytes, although text was asked for
+            raise UnavailableError(
+                f"{self.place} {words[0]}: expected an answer within {COMMAND_S:g} s; Hadoop tries for minutes without a"
+                f" valid ticket (klist) or a ResourceManager; it says {shown(said[-1000:])}"
+            ) from exc
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [self._command, "application", *words]

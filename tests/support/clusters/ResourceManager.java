@@ -1,5 +1,4 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.io.IOException;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
@@ -19,7 +18,6 @@ import java.util.stream.Collectors;
 import org.apache.hadoop.ipc.Server;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.ApplicationClientProtocol;
-import org.apache.hadoop.yarn.api.protocolrecords.ApplicationsRequestScope;
 import org.apache.hadoop.yarn.api.protocolrecords.GetApplicationReportRequest;
 import org.apache.hadoop.yarn.api.protocolrecords.GetApplicationReportResponse;
 import org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest;
@@ -46,7 +44,8 @@ import org.apache.hadoop.yarn.util.Records;
 
 /**
  * Hadoop's own RPC server in front of the fake of yarn.py, which keeps the applications: what spark-submit and `yarn
- * application` speak. Prints its port. Its argument: the URL of the fake. It ends when its standard input ends.
+ * application` speak. Prints its port. Its arguments: the URL of the fake; and, if it wants Kerberos, its principal and
+ * its keytab. It ends when its standard input ends.
  */
 public class ResourceManager implements InvocationHandler {
     private final String url;
@@ -59,6 +58,12 @@ public class ResourceManager implements InvocationHandler {
 
     public static void main(String[] args) throws Exception {
         YarnConfiguration conf = new YarnConfiguration();
+        if (args.length > 1) {
+            conf.set("hadoop.security.authentication", "kerberos");
+            conf.set(YarnConfiguration.RM_PRINCIPAL, args[1]);
+            UserGroupInformation.setConfiguration(conf);
+            UserGroupInformation.loginUserFromKeytab(args[1], args[2]);
+        }
         Class<?>[] interfaces = {ApplicationClientProtocol.class};
         Object service = Proxy.newProxyInstance(
             ResourceManager.class.getClassLoader(), interfaces, new ResourceManager(args[0]));
@@ -101,6 +106,7 @@ public class ResourceManager implements InvocationHandler {
         ask("POST", "/submit", json.writeValueAsString(Map.of(
             "name", context.getApplicationName(),
             "tags", String.join(",", context.getApplicationTags()),
+            "user", Server.getRemoteUser().getShortUserName(),
             "id", context.getApplicationId().toString())));
     }
 

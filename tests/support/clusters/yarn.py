@@ -30,7 +30,7 @@ class FakeYarn(FakeServer):
         self.started_on = milliseconds() - 30 * 86_400_000
         self.numbered = 0  # ids that were given away, also for what was never submitted
         self.submitted = 0
-        self.rpc_port = 0  # of Hadoop's RPC; 0: there is none
+        self.rpc_port, self.principal = 0, ""  # of Hadoop's RPC on localhost; 0: there is none
         self.hostname, self.door_port = "127.0.0.1", 0  # where it is asked; 0: at its own port
         self.ticket = ""  # what a request must carry under SPNEGO, "": nothing
 
@@ -40,14 +40,14 @@ class FakeYarn(FakeServer):
             self.numbered += 1
             return f"application_{self.started_on}_{self.numbered:04d}"
 
-    def submit(self, name: str, tags: str, state: str = "RUNNING", ident: str = "") -> str:
+    def submit(self, name: str, tags: str, state: str = "RUNNING", ident: str = "", user: str = "etl") -> str:
         """An application is accepted; returns its id."""
         with self.lock:
             self.submitted += 1
             ident = ident or self.new()
             self.apps[ident] = {
                 "id": ident,
-                "user": "etl",
+                "user": user,
                 "name": name,
                 "queue": "default",
                 "state": state,
@@ -95,7 +95,8 @@ class FakeYarn(FakeServer):
             port = one.door_port or one.port
             settings[f"yarn.resourcemanager.webapp.address{ident}"] = f"${{yarn.resourcemanager.hostname}}:{port}"
         if self.rpc_port:
-            settings["yarn.resourcemanager.address"] = f"127.0.0.1:{self.rpc_port}"
+            settings["yarn.resourcemanager.address"] = f"localhost:{self.rpc_port}"
+            settings["yarn.resourcemanager.principal"] = self.principal
         text = "".join(
             f"  <property><name>{name}</name><value>{value}</value></property>\n" for name, value in settings.items()
         )
@@ -113,7 +114,8 @@ class FakeYarn(FakeServer):
         with self.lock:
             if asked.method == "POST" and parts.path == "/submit":
                 said = asked.json()
-                return 200, {"id": self.submit(said["name"], said["tags"], "ACCEPTED", said["id"])}
+                user = said.get("user", "etl")
+                return 200, {"id": self.submit(said["name"], said["tags"], "ACCEPTED", said["id"], user)}
             if asked.method == "POST" and parts.path == "/new":
                 return 200, {"id": self.new()}
             if asked.method == "PUT" and parts.path.startswith(f"{APPS}/") and parts.path.endswith("/state"):

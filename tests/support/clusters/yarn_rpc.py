@@ -38,9 +38,12 @@ def port_of(*argv: str) -> Iterator[int]:
 
 
 @contextmanager
-def rpc_of(fake: FakeYarn) -> Iterator[None]:
-    """While it lasts, ``fake.configuration`` names this server, too."""
-    with port_of("-cp", f"{pip_spark_home()}/jars/*", f"{SOURCES}/ResourceManager.java", fake.url) as port:
+def rpc_of(fake: FakeYarn, kdc: Kdc) -> Iterator[None]:
+    """While it lasts, ``fake.configuration`` names this server, too. It lets in who has a ticket."""
+    classes = ("-cp", f"{pip_spark_home()}/jars/*")
+    fake.principal = f"rm/localhost@{REALM}"
+    keytab = str(kdc.keytab("rm.keytab", "rm/localhost"))
+    with port_of(java(kdc), *classes, f"{SOURCES}/ResourceManager.java", fake.url, fake.principal, keytab) as port:
         fake.rpc_port = port
         yield
     fake.rpc_port = 0
@@ -49,11 +52,15 @@ def rpc_of(fake: FakeYarn) -> Iterator[None]:
 @contextmanager
 def spnego_of(fake: FakeYarn, kdc: Kdc) -> Iterator[int]:
     """The port of a door on localhost that lets in who has a ticket."""
-    principal = "HTTP/localhost"
-    keytab = kdc.keytab("http.keytab", principal)
-    conf = f"-Djava.security.krb5.conf={kdc.krb5_conf}"
-    with port_of(conf, f"{SOURCES}/SpnegoDoor.java", fake.url, f"{principal}@{REALM}", str(keytab)) as port:
+    principal = f"HTTP/localhost@{REALM}"
+    keytab = str(kdc.keytab("http.keytab", "HTTP/localhost"))
+    with port_of(java(kdc), f"{SOURCES}/SpnegoDoor.java", fake.url, principal, keytab) as port:
         yield port
+
+
+def java(kdc: Kdc) -> str:
+    """The option by which Java finds the realm."""
+    return f"-Djava.security.krb5.conf={kdc.krb5_conf}"
 
 
 def yarn_command(directory: Path) -> Path:
