@@ -151,8 +151,8 @@ class YarnCommand:
         except subprocess.TimeoutExpired as exc:
             said = exc.stderr or b""  # bytes, although text was asked for
             raise UnavailableError(
-                f"{self.place} {words[0]}: expected an answer within {COMMAND_S:g} s; Hadoop tries for minutes without a"
-                f" valid ticket (klist) or a ResourceManager; it says {shown(said[-1000:])}"
+                f"{self.place} {words[0]}: expected an answer within {COMMAND_S:g} s; Hadoop tries for minutes without"
+                f" a valid ticket (klist) or a ResourceManager; it says {shown(said[-1000:])}"
             ) from exc
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
