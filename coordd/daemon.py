@@ -30,7 +30,7 @@ from coordd.adapters.launch.units import probe as probe_units
 from coordd.adapters.recording import RecordingLauncher
 from coordd.adapters.systemd import SystemdNotifier, machine_is_stopping
 from coordd.config import safety
-from coordd.config.for_core import named, needs_restart, restarted_with, settings_of
+from coordd.config.for_core import named, needs_restart, regrouped, restarted_with, settings_of, what_changed
 from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config
 from coordd.config.settings import load
@@ -470,12 +470,10 @@ class Daemon:
         self.builder.config = config
         self.observing.use(config)
         self._use(jobs)
+        open_runs = self.node.pursuits.pursuits
         return {
-            "jobs": len(jobs.jobs),
-            "added": sorted(set(jobs.jobs) - set(before)),
-            "removed": sorted(set(before) - set(jobs.jobs)),
-            "changed": sorted(n for n in jobs.jobs if n in before and jobs.jobs[n].digest != before[n].digest),
-            "disabled": sorted(set(jobs.problems) - set(jobs.jobs)),
+            **what_changed(before, jobs),
+            "regrouped": regrouped(before, jobs.jobs, open_runs),
             "needs_restart": fixed,
         }
 

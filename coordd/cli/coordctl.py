@@ -209,6 +209,12 @@ def _reload(no_jobs: bool) -> None:
         click.echo(f"reloaded, {said.get('jobs', 0)} jobs; " + ("; ".join(changes) or "nothing has changed"))
         if said.get("disabled"):
             say(f"disabled, because their files are wrong: {', '.join(said['disabled'])} (coordctl job list)")
+        if said.get("regrouped"):
+            say(
+                f"expand was changed while {', '.join(said['regrouped'])} ran: when a group ends is judged by the"
+                " members that it would have now; take the old expand back until it has ended, or start its children"
+                " yourself"
+            )
         if said.get("needs_restart"):
             say(f"needs a restart of the daemon: {', '.join(said['needs_restart'])}")
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import structs
 
+from coordd.config.jobfile import JobSet
 from coordd.config.sections import Config
 from coordd.core.context import Settings
+from coordd.core.groups.expand import group_of
+from coordd.core.jobs.job import Job, job_of
 
 # A change of these makes another node, or changes the addresses: it needs a restart.
 _NEEDS_RESTART = (
@@ -31,6 +35,25 @@ def needs_restart(before: Config, after: Config) -> list[str]:
         if getattr(getattr(after, section), key) != getattr(getattr(before, section), key)
     ]
     return changed + (["[[boot]]"] if after.boot != before.boot else [])
+
+
+def what_changed(before: Mapping[str, Job], jobs: JobSet) -> dict[str, Any]:
+    """What a reload has done with the job files: how many jobs there are, and the names by what became of them."""
+    now = jobs.jobs
+    return {
+        "jobs": len(now),
+        "added": sorted(now.keys() - before.keys()),
+        "removed": sorted(before.keys() - now.keys()),
+        "changed": sorted([name for name in now.keys() & before.keys() if now[name].digest != before[name].digest]),
+        "disabled": sorted(jobs.problems.keys() - now.keys()),
+    }
+
+
+def regrouped(before: Mapping[str, Job], now: Mapping[str, Job], runs: Iterable[str]) -> list[str]:
+    """The groups among these runs whose job has another `expand` now: when they end is judged by its present one."""
+    groups = {group for run in runs if (group := group_of(run)) != run}
+    changed = {name for name in now.keys() & before.keys() if now[name].expand != before[name].expand}
+    return sorted([group for group in groups if job_of(group) in changed])
 
 
 def restarted_with(start: Config, after: Config) -> Config:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from cli.test_daemon import Node, running
 from support.fake_daemon import CTL, DAEMON, DEADLINE_S, ROOT, environment, open_directory, write_job
 
+from coordd.core.jobs.job import iso
 from coordd.services.views.backfill_methods import ASKED_TWICE, RUNS_MAX
 
 DAILY = 'schedule = "0 2 * * *"\nmisfire = "once"\n'
@@ -159,6 +162,31 @@ def test_the_status_says_that_the_job_makes_groups_now(node: Node) -> None:
     assert f"{ident} waits: held has expand now, and a backfill opens no groups" in shown.stderr
     assert "coordctl job backfill held --cancel ends the plan" in shown.stderr
     node.ctl("job", "backfill", "held", "--cancel")
+
+
+def test_fire_times_that_were_groups_are_counted_and_passed_over(node: Node) -> None:
+    argv = f'[command]\nargv = ["/bin/sh", "-c", "until test -e {node.directory}/parts; do sleep 0.1; done"]\n'
+    common = 'schedule = "every 3s"\noverlap = "allow"\n'
+    write_job(node.directory, "parts", common + 'expand = { part = ["a", "b"] }\n' + argv)
+    began = time.time()
+    node.ctl("reload")
+    node.wait_until(lambda: len(node.json("run", "list", "--job", "parts", "--state", "started")) >= 2)
+    (group, *_) = sorted({row["id"].partition("~")[0] for row in node.json("run", "list", "--job", "parts")})
+    write_job(node.directory, "parts", common + argv)
+    said = node.ctl("reload", "--output", "json")
+    assert group in json.loads(said.stdout)["regrouped"]
+    node.ctl("job", "suspend", "parts")
+    Path(node.directory, "parts").touch()
+
+    span = ("--from", iso(int(began) - 1), "--to", iso(int(time.time()) + 2))
+    looked = node.json("job", "backfill", "parts", *span, "--dry-run", "--redo", "all")
+
+    assert looked["states"]["group"] >= 1
+    assert looked["runs"] == looked["fire_times"] - looked["states"]["group"]
+    shown = node.ctl("job", "backfill", "parts", *span, "--dry-run")
+    assert re.search(r"a group +\d+ +left as it is", shown.stdout)
+    os.unlink(f"{node.directory}/jobs.d/parts.toml")
+    node.ctl("reload")
 
 
 WRONG = [
