@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from coordd.config import ownership
+from coordd.core.redaction import redact_text
 from coordd.errors import UnavailableError
 
 GROUP = "client.authentication.k8s.io/"
@@ -111,10 +112,10 @@ class Login:
             done = subprocess.run(
                 self.argv, env=self._env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_S, check=False
             )
-        except (OSError, subprocess.TimeoutExpired) as exc:
+        except (OSError, ValueError, subprocess.TimeoutExpired) as exc:  # ValueError: a NUL in a word
             raise UnavailableError(f"{self.place}: the log-in command {command}: {exc}") from exc
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()[-200:]
+            said = redact_text(done.stderr.decode(errors="replace").strip()[-200:])
             raise UnavailableError(f"{self.place}: the log-in command {command} ended with {done.returncode}: {said}")
         return done.stdout
 
@@ -127,7 +128,7 @@ class Login:
             content = json.loads(text)
             status = content["status"]
             if content.get("kind") != "ExecCredential" or content.get("apiVersion") != self._version:
-                raise ValueError(f"kind {content.get('kind')!r}, apiVersion {content.get('apiVersion')!r}")
+                raise ValueError(f"kind {content.get('kind')!r:.60}, apiVersion {content.get('apiVersion')!r:.60}")
             token, cert, key = (
                 str(status.get(name) or "") for name in ("token", "clientCertificateData", "clientKeyData")
             )

@@ -149,8 +149,13 @@ def test_an_answer_that_is_no_credential_is_named_and_not_shown(
 def test_a_command_that_fails_is_named_with_its_last_words(api: FakeKubernetes, plugin: Plugin) -> None:
     (plugin.directory / "code").write_text("3")
 
-    with pytest.raises(UnavailableError, match="get-token ended with 3: no session"):
+    with pytest.raises(UnavailableError, match=r"get-token ended with 3: no session, password=(?!hunter2)"):
         found(plugin.access(api.url))
+
+
+def test_a_word_with_a_nul_is_named(api: FakeKubernetes, plugin: Plugin) -> None:
+    with pytest.raises(UnavailableError, match="null byte"):
+        found(plugin.access(api.url, args=["a\0b"]))
 
 
 def test_a_command_that_hangs_is_ended(api: FakeKubernetes, plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ cd "$(dirname "$0")"
 echo "$@" >> called
 test -z "$KUBERNETES_EXEC_INFO" || echo "$KUBERNETES_EXEC_INFO" > told
 printf %s "$PROFILE" > profile
-test ! -e code || { echo "no session" >&2; exit "$(cat code)"; }
+test ! -e code || { echo "no session, password=hunter2" >&2; exit "$(cat code)"; }
 cat answer
 """
 
