@@ -23,10 +23,17 @@ from support.fake_daemon import FakeDaemon, open_directory
 from support.servers import rights
 
 from coordd.cli import coordctl
+from coordd.config import ownership
 
 os.umask(0o022)  # coordd refuses files that the group may write, and on some accounts all new files are so
 
 settings.load_profile("fixed")  # unless --hypothesis-profile names another one
+
+
+@pytest.fixture(autouse=True)
+def trusted_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of root trust the service's user from then on, in their process: not so in the tests after them."""
+    monkeypatch.setattr(ownership, "_also", set())
 
 
 @pytest.fixture(scope="session")
