@@ -18,7 +18,6 @@ from coordd.adapters import control_line, onhost
 from coordd.cli import client as client_module, coordctl
 from coordd.cli.client import Client
 from coordd.cli.show import phrases
-from coordd.config import ownership
 from coordd.errors import RefusedError, RemoteProtocolError, UnavailableError
 from coordd.services.control import rpc
 
@@ -511,7 +510,6 @@ def test_root_plans_with_the_files_of_the_service(
     """The package gives the service its directories, and the new job files may be its own too."""
     account = pwd.struct_passwd(("coordd", "x", 54321, 54321, "", "/", "/bin/false"))
     monkeypatch.setattr(onhost, "service_user", lambda: account)
-    monkeypatch.setattr(ownership, "_also", set())
     jobs, config = tmp_path / "jobs", tmp_path / "coordd.toml"
     jobs.mkdir()
     (jobs / "pooled.toml").write_text('pool = "etl"\n[command]\nargv = ["/bin/true"]\n')

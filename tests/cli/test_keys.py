@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from coordd.adapters import onhost
 from coordd.cli.coordd import program
-from coordd.config import keyring, ownership, settings as config_module
+from coordd.config import keyring, settings as config_module
 from coordd.core.wire.envelope import KEYS_MAX, EnvelopeError, Envelopes, Key, Keyring
 from coordd.errors import ConfigError
 
@@ -225,7 +225,6 @@ def test_root_rotates_the_keyring_of_the_service_who_reads_the_new_one(
     uid = gid = 54321
     account = pwd.struct_passwd(("coordd", "x", uid, gid, "", "/", "/bin/false"))
     monkeypatch.setattr(onhost, "service_user", lambda: account)
-    monkeypatch.setattr(ownership, "_also", set())
     with tempfile.TemporaryDirectory(prefix="cdk-") as directory:
         Path(directory).chmod(0o755)  # the directories of pytest are closed to other users
         path = Path(write(Path(directory) / "keys.toml", GOOD))

@@ -73,7 +73,7 @@ class Yarn:
             return {}
         if answer.status != 200:
             raise UnavailableError(f"{url}: expected 200 or 404, found {answer.status} {shown(answer.content)}")
-        return {named: f"{url}: {named}, which spark-submit has named, is there without the run's tag"}
+        return untagged(url, named)
 
     def keeps_since(self, since: float) -> str:
         """Why an application that was submitted after ``since`` (Unix seconds) may have been forgotten; "": it cannot.
@@ -187,6 +187,11 @@ def _tags(app: Any, place: str) -> frozenset[str]:
         raise UnavailableError(f"{place}: expected applications with an id, found {str(app)[:80]!r}")
     said = app.get("applicationTags", "")
     return frozenset([tag.strip() for tag in said.split(",")]) if isinstance(said, str) else frozenset()
+
+
+def untagged(place: str, named: str) -> dict[str, str]:
+    """Why the application that spark-submit has named may be the run's: it is there, and was not found by its tag."""
+    return {named: f"{place}: {named}, which spark-submit has named, is there without the run's tag"}
 
 
 def application_of(app: Mapping[str, Any]) -> Application:

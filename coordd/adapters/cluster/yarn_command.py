@@ -13,7 +13,7 @@ from typing import Any
 
 from coordd.adapters.cluster.hadoop import SPARK_PREFIX
 from coordd.adapters.cluster.http import shown
-from coordd.adapters.cluster.yarn import CLOCKS_DIFFER_S, application_of
+from coordd.adapters.cluster.yarn import CLOCKS_DIFFER_S, application_of, untagged
 from coordd.core.jobs.applications import PREFIX, TOKEN, Application
 from coordd.errors import UnavailableError
 
@@ -75,7 +75,7 @@ class YarnCommand:
         """As by REST: the id that spark-submit has printed is asked for. Raises UnavailableError."""
         if not named or self._status(named) is None:
             return {}
-        return {named: f"{self.place}: {named}, which spark-submit has named, is there without the run's tag"}
+        return untagged(self.place, named)
 
     def keeps_since(self, since: float) -> str:
         """As by REST; but the command does not say how many applications are kept. Raises UnavailableError."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,11 +104,7 @@ def test_a_credential_that_is_refused_is_replaced_once(api: FakeKubernetes, plug
 
 def test_a_certificate_that_a_command_prints_is_used(plugin: Plugin) -> None:
     own = certs.certificates(plugin.directory)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(own.cert, own.key)
-    tls.load_verify_locations(own.ca)
-    tls.verify_mode = ssl.CERT_REQUIRED
-    fake = FakeKubernetes(tls)
+    fake = FakeKubernetes(certs.asking(own))
     try:
         fake.submit(f"{MARK}-0", labels("prod", RUN, 0, 42))
         plugin.answers(clientCertificateData=Path(own.cert).read_text(), clientKeyData=Path(own.key).read_text())

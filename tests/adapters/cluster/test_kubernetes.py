@@ -331,11 +331,7 @@ def test_certificates_inside_a_kubeconfig_are_used(tmp_path: Path) -> None:
         "users": [{"name": "u", "user": user}],
     }
     (tmp_path / "config").write_text(json.dumps(content))
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(own.cert, own.key)
-    tls.load_verify_locations(own.ca)
-    tls.verify_mode = ssl.CERT_REQUIRED
-    fake = FakeKubernetes(tls)
+    fake = FakeKubernetes(certs.asking(own))
     try:
         env = {**ENV, "KUBECONFIG": str(tmp_path / "config")}
         assert Kubernetes(Access(f"k8s://{fake.url}", {}, env, account="/no"), answer_s=5.0).find(MARK) == []

@@ -18,7 +18,6 @@ from coordd.adapters.disk.files import write_atomic
 from coordd.cli.coordctl import program
 from coordd.cli.wire.reading import Raw, Reader
 from coordd.cli.wire.taps import capture_line, captured
-from coordd.config import ownership
 from coordd.config.keyring import render
 from coordd.core.wire import codec
 from coordd.core.wire.envelope import ACCEPT, REFUSALS, RETIRED, SIGN, Envelopes, Key, Keyring
@@ -234,7 +233,6 @@ def test_root_reads_the_files_of_the_service(capture: Path, monkeypatch: pytest.
     uid = gid = 54321
     account = pwd.struct_passwd(("coordd", "x", uid, gid, "", "/", "/bin/false"))
     monkeypatch.setattr(onhost, "service_user", lambda: account)
-    monkeypatch.setattr(ownership, "_also", set())
     state, password = capture.parent / "state", capture.parent / "mq.password"
     state.mkdir(mode=0o700)
     os.chown(state, uid, gid)

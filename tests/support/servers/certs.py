@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,3 +50,12 @@ def certificates(directory: Path, name: str = HOST) -> Certificates:
     ):
         output_of(argv, {"PATH": os.environ["PATH"], "HOME": str(directory)})
     return made
+
+
+def asking(own: Certificates) -> ssl.SSLContext:
+    """Of a server that lets in only clients with a certificate by the same authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.cert, own.key)
+    context.load_verify_locations(own.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
