@@ -191,7 +191,15 @@ static int open_(const char *path, int flags, mode_t mode) {
 int open(const char *path, int flags, ...) { MODE(flags) return open_(path, flags, mode); }
 int open64(const char *path, int flags, ...) { MODE(flags) return open_(path, flags, mode); }
 int rename(const char *from, const char *to) { FAULT("rename", EIO, ENOSPC, EROFS); return REAL(rename)(from, to); }
-int unlink(const char *path) { FAULT("unlink", EIO, EROFS); return REAL(unlink)(path); }
+int unlink(const char *path) {
+    FAULT("unlink", EIO, EROFS);
+    int fd = tape < 0 ? -1 : syscall(SYS_openat, AT_FDCWD, path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    int done = REAL(unlink)(path);
+    struct stat of;
+    if (fd >= 0 && !done && !fstat(fd, &of) && !of.st_nlink) play('u', fd, 0, NULL, 0); /* its last name */
+    if (fd >= 0) syscall(SYS_close, fd);
+    return done;
+}
 int mkdir(const char *path, mode_t mode) {
     if (getenv("FAULTS_NO_CGROUP") && strstr(path, "coordd-probe-")) {
         errno = EACCES;

@@ -18,7 +18,8 @@ from syscalls.faults import compile_c
 
 ROOT = Path(__file__).parents[3]
 
-# The struct record in faults.c: kind (w write, t truncate, s sync), device, inode, offset, length; data follows a w.
+# The struct record in faults.c: kind (w write, t truncate, s sync, u unlink), device, inode, offset, length; data
+# follows a w.
 RECORD = struct.Struct("<c7xQQqQ")
 
 RUNS = 40
@@ -57,7 +58,10 @@ class Disk:
         self.waiting: dict[int, list[tuple[bytes, int, bytes]]] = {}
 
     def take(self, kind: bytes, inode: int, offset: int, data: bytes) -> None:
-        if kind == b"s":
+        if kind == b"u":  # another file may get its inode
+            self.synced.pop(inode, None)
+            self.waiting.pop(inode, None)
+        elif kind == b"s":
             self.synced[inode] = self.after(inode, self.waiting.pop(inode, []))
         else:
             self.waiting.setdefault(inode, []).append((kind, offset, data))
@@ -105,6 +109,7 @@ def test_what_was_answered_survives_a_power_cut(tmp_path: Path) -> None:
     env = {**os.environ, "LD_PRELOAD": str(library), "TAPE": str(tmp_path / "tape"), "PYTHONPATH": str(ROOT)}
     home = tmp_path / "home"
     home.mkdir()
+    (home / "answers").touch()  # before SQLite deletes a file whose inode it could get
     subprocess.run([sys.executable, "-c", WORK, str(home), str(RUNS)], check=True, env=env, cwd=home)
     rng = random.Random(1)
     seen = 0

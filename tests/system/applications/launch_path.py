@@ -93,7 +93,10 @@ class Round:
         self.go.touch()
 
     def runner(self) -> int:
-        """The pid of the run's runner, which is the child of its watcher; 0 if it is not there."""
+        """The pid of the run's runner, which is the child of its watcher; 0 if it is not there.
+
+        Other tests have the same jobs at the same time: the run's id must be this process's own.
+        """
         pids = {}
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -173,7 +176,8 @@ def play(kind: str, rounds: int, seed: int, real: StandaloneCluster | None = Non
         cluster.start()
         wrong = []
         for number in range(rounds):
-            batch = [Round(cluster, place, point, f"{number}") for point in rng.sample(POINTS, len(POINTS))]
+            ident = f"{number}-{os.getpid()}"
+            batch = [Round(cluster, place, point, ident) for point in rng.sample(POINTS, len(POINTS))]
             kill_all(batch)
             for one in batch:
                 problem = one.judged()

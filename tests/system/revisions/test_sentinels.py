@@ -33,5 +33,5 @@ def test_a_revision_is_published_after_a_fail_over() -> None:
 
         after = until(published, why="the new primary takes a revision")
         taken(cluster.nodes, after)
-        assert group.master() is not before
+        until(lambda: group.master() is not before, why="the first sentinel has heard of it too")
         until(lambda: not any(node.status()["jobs_from"]["problem"] for node in cluster.nodes), why="all is well")
