@@ -344,10 +344,12 @@ class Transaction:
         return next(self._sound(self._execute(sql, (job,))), None)
 
     def open_runs(self, limit: int, after: "Cursor | None" = None) -> "tuple[list[Row], Cursor | None]":
-        beyond = " AND (not_before, run) > (?, ?)" if after else ""
+        # "+" takes the cast's type away: with it the index would serve not_before alone.
+        beyond = " AND (not_before, run) > (?, +CAST(? AS TEXT))" if after else ""
         sql = f"SELECT {RUN_LIST} FROM runs WHERE NOT {_TERMINAL}{beyond} ORDER BY not_before, run LIMIT ?"
-        found = self._execute(sql, (*((after.not_before, after.run) if after else ()), limit)).fetchall()
         # The unchanged values, even of a bad row: the next page begins after it.
+        begin = (after.not_before, after.run.encode(errors="surrogateescape")) if after else ()
+        found = self._execute(sql, (*begin, limit)).fetchall()
         last = Cursor(not_before=found[-1][_NOT_BEFORE], run=found[-1][0]) if len(found) == limit else None
         return list(self._sound(found)), last
 

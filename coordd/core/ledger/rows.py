@@ -5,6 +5,7 @@ The runner of a SQLite ledger loads this file before it starts a job, so it impo
 
 from coordd.core.ledger.words import (
     CLOCK_EXACT_S,
+    INSTANT_MAX,
     OPENED,
     REPEATED,
     RERUN,
@@ -463,9 +464,12 @@ class Hold:
         by, _, note = words.partition("\n")
         try:
             version, until, at, uid = figures.split(" ")
-            return cls(version=int(version), until=float(until), at=float(at), uid=int(uid), by=by, note=note)
+            read = cls(version=int(version), until=float(until), at=float(at), uid=int(uid), by=by, note=note)
         except ValueError:
+            read = None
+        if read is None or not (0.0 <= read.until <= INSTANT_MAX and 0.0 <= read.at <= INSTANT_MAX):
             return cls(by="", note="the row of this hold is damaged")
+        return read
 
 
 def host_of(full_hostname: str) -> str:

@@ -16,9 +16,20 @@ from coordd.adapters.ledger.redis_ledger import RedisLedger
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.core.ledger.answers import Answer
 from coordd.core.ledger.open_answer import OpenAnswer
-from coordd.core.ledger.requests import Activate, Adopt, Cancel, Claim, ListOpen, NewRules, Register, Revoke, Suspend
+from coordd.core.ledger.requests import (
+    Activate,
+    Adopt,
+    Cancel,
+    Claim,
+    ListOpen,
+    NewRules,
+    Page,
+    Register,
+    Revoke,
+    Suspend,
+)
 from coordd.core.ledger.revision.text import GONE
-from coordd.core.ledger.rows import REVISION
+from coordd.core.ledger.rows import REVISION, RUN_COLUMNS
 from coordd.core.ledger.runner_requests import Grant, Renew, Request
 from coordd.core.ledger.standing import BARRIER_BY
 from coordd.core.ledger.words import BAD, GRANTED, NEVER, OK, REVOKED, AttemptNumber
@@ -136,6 +147,39 @@ def test_questions_in_one_round_trip_are_answered_each_by_its_own_row(nodes: Nod
     results: list[Any] = []
     assert service._perform(asked, results) == "", "nothing is wrong with the ledger itself"
     assert [answer.word for _, answer, _ in results] == [BAD, GRANTED, BAD, GRANTED, OK]
+
+
+def test_a_sweep_goes_on_after_a_run_whose_name_is_no_text(nodes: Nodes) -> None:
+    for run in (RUN, OTHER):
+        nodes.ask(Register(of=allowing(nodes, run)))
+    _rename(nodes, RUN, b"sales#1\xff")
+
+    first = nodes.ledger.ask(ListOpen(jobs=("sales",), limit=1))
+    assert isinstance(first, OpenAnswer)
+    assert (first.runs, len(first.bad)) == ([], 1)
+    assert first.after is not None
+    second = nodes.ledger.ask(Page(after=first.after, limit=1))
+    assert isinstance(second, OpenAnswer)
+    assert [each.run for each in second.runs] == [OTHER]
+
+
+def _rename(nodes: Nodes, run: str, name: bytes) -> None:
+    """Give an open row another name."""
+    ledger = nodes.ledger
+    if isinstance(ledger, RedisLedger):
+        score, values = ledger.read([
+            ("ZSCORE", ledger.key("open"), run), ("HMGET", ledger.key(f"run:{run}"), *RUN_COLUMNS),
+        ])  # fmt: skip
+        fields = [part for pair in zip(RUN_COLUMNS, values, strict=True) if pair[1] is not None for part in pair]
+        ledger.read([
+            ("HSET", ledger.prefix.encode() + b"run:" + name, *fields, "run", name),
+            ("ZREM", ledger.key("open"), run), ("ZADD", ledger.key("open"), score, name),
+        ])  # fmt: skip
+        return
+    assert isinstance(ledger, SqliteLedger)
+    with sqlite3.connect(ledger.path) as db:
+        db.execute("UPDATE runs SET run = CAST(? AS TEXT) WHERE run = ?", (name, run))
+    db.close()
 
 
 @pytest.mark.parametrize("ask", [Nodes.gate, Nodes.renew, Nodes.report, Nodes.commit])

@@ -188,8 +188,10 @@ def test_holds_move_with_an_export(kind: str, make_ledger: object, clock: FakeCl
     assert {key: hold.text() for key, hold in found.items()} == {key: hold.text() for key, hold in told.items()}
 
 
-def test_a_damaged_hold_still_holds() -> None:
-    hold = Hold.read("x y")
+@pytest.mark.parametrize("figures", ["x y", "1 1e15 1700000000.0 0", "1 0.0 1e15 0", "1 nan 0.0 0", "1 -1.0 0.0 0"])
+def test_a_damaged_hold_still_holds(figures: str) -> None:
+    """No view can tell an instant beyond the year 9999."""
+    hold = Hold.read(f"{figures}\nann\nmaintenance")
     assert (hold.until, hold.by) == (0.0, "")
     assert "damaged" in hold.note
 
