@@ -81,7 +81,8 @@ class Elections:
             return None
         if election.succession is None:
             return election
-        if polling.is_outdated(ident, now.wall - (now.mono - election.decided_at), now.wall):
+        wall = self._ctx.ledger_wall(now)
+        if polling.is_outdated(ident, wall - (now.mono - election.decided_at), wall):
             self.by_id.pop(ident, None)
             self.forget(subject)
             return None

@@ -87,6 +87,10 @@ class Shown:
         """How far its wall clock is ahead of the ledger's."""
         return self.ctx.skew_s(now)
 
+    def ledger_wall(self, now: Now) -> float:
+        """The ledger's wall clock, as far as it knows that (Unix seconds); its own before they were compared."""
+        return self.ctx.ledger_wall(now)
+
     # ---- jobs
 
     @property

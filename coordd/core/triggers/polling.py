@@ -22,7 +22,10 @@ def subject(job: str, trigger: str) -> str:
 
 
 def term(of: str, wall: float) -> int:
-    """The number of the present term; those of different subjects do not begin at the same time."""
+    """The number of the present term; those of different subjects do not begin at the same time.
+
+    ``wall``: the ledger's clock, as far as the node knows it (Unix seconds): the nodes' own may be minutes apart.
+    """
     shift = int.from_bytes(hashlib.blake2b(of.encode(), digest_size=4).digest(), "big") % int(TERM_S)
     return int((wall + shift) // TERM_S)
 
@@ -41,7 +44,8 @@ def parts_of(ident: str) -> tuple[str, str]:
 def is_outdated(ident: str, decided: float, wall: float) -> bool:
     """True if a term begins whose election was decided (Unix seconds, by the present clock) long before.
 
-    Clocks were ahead then. It is held once more: those that it did not reach have another result of it, or none.
+    A clock was ahead then: the ledger's, or that of a node that had not asked it yet. It is held once more: those that
+    it did not reach have another result of it, or none.
     """
     of, number = parts_of(ident)
     early_s = TERM_S / 2

@@ -49,7 +49,7 @@ class Polling:
         node, now = driver.node, driver.now()
         mine = self.poller(of) == node.full_hostname
         self._stands[of] = (0 if mine else 1, "its last look failed" if failed else "")
-        number = polling.term(of, now.wall)
+        number = polling.term(of, node.ledger_wall(now))
         term = self._terms.get(of)
         if term is None or term.number != number:
             term = _Term(number, now.mono, None)

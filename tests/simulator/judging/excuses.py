@@ -161,13 +161,6 @@ OUTRUN = Excuse(
     "it lets the others ask first, for the timeout of an election: the clock of each was slower by more than that",
 )
 
-HELD_BEFORE = Excuse(
-    "a trigger's term was held before",
-    ANY,
-    1,
-    "by a clock that was ahead; the clocks are apart by more than half a term now: two nodes leave it to each other",
-)
-
 DEAF_AT_FIRST = Excuse(
     "a node that has just started hears no elections",
     ANY,
@@ -180,7 +173,6 @@ EXCUSES = (
     OUTRUN,
     UNANSWERED,
     GIVEN_BACK,
-    HELD_BEFORE,
     DEAF_AT_FIRST,
     CUT_OFF,
     WITNESSES_LOST,

@@ -15,7 +15,7 @@ from coordd.core.ledger.requests import Claim, Register
 from coordd.core.node.states import READY
 from coordd.core.triggers.polling import subject
 from coordd.core.wire.windows import FORGOTTEN_S
-from simulator.judging.excuses import ACKNOWLEDGED_FORGOTTEN, DEAF_AT_FIRST, HELD_BEFORE
+from simulator.judging.excuses import ACKNOWLEDGED_FORGOTTEN, DEAF_AT_FIRST
 from simulator.machines.arriving import DROP, ONCE, QUEUE, TERM
 from simulator.policies import TRIGGERS
 from simulator.terms import CHAOS_S
@@ -80,9 +80,7 @@ class Arrived:
         self._offsets: dict[
             str, tuple[float, dict[int, float]]
         ] = {}  # daemon -> when it was seen first; all clocks then
-        self._held: set[int] = set()  # seconds in whose terms a clock that was ahead has been
         if self.on:
-            world.at(1.0, self._hold)
             world.at(CHAOS_S + CALM_S - UNSEEN_S, self._look)
 
     # ---- what arrives
@@ -166,7 +164,7 @@ class Arrived:
             return
         for name, other in known.items():
             both_s = min(now, other.until) - max(since, other.since, self._one_from_s)
-            if name != daemon.name and both_s > BOTH_S + self._apart_s():
+            if name != daemon.name and both_s > BOTH_S:
                 verdict = f"AP {name} and {daemon.name} have both polled {of} for {both_s:.1f} s"
                 deaf_until = max(self._deaf_until(name), self._deaf_until(daemon.name))
                 if now > deaf_until:
@@ -205,30 +203,6 @@ class Arrived:
                 offsets = {other.index: self.world.wall(other) - now for other in self.world.hosts}
                 self._offsets[host.daemon.name] = (now, offsets)
 
-    def _hold(self) -> None:
-        """Note which terms a node whose clock is ahead holds the elections of."""
-        world = self.world
-        self._note_clocks()
-        walls = [world.wall(host) for host in world.hosts if host.daemon is not None]
-        ahead_s = {wall - min(walls) for wall in walls}
-        self._held |= {int(world.now + by_s) for by_s in ahead_s if by_s > world.plan.limits.get(TERM, 0.0)}
-        if world.now < CHAOS_S + ELECTED_S:
-            world.at(1.0, self._hold)
-
-    def _is_held_twice(self) -> bool:
-        """True if the present term was held long before, by a clock that was ahead, and the clocks are now so far apart
-        that a node cannot tell: for it the term is still to come when the others hold it again, and it states what it
-        stated then. Two nodes leave the trigger to each other. (Half a term is 30 s outside of the simulator.)
-        """
-        term_s, now = self.world.plan.limits.get(TERM, 0.0), int(self.world.now)
-        around = range(now - int(2 * term_s + UNSEEN_S), now + int(2 * term_s))
-        return self._apart_s() > term_s / 2.0 and not self._held.isdisjoint(around)
-
-    def _apart_s(self) -> float:
-        """How far the clocks of the nodes are apart (seconds): a term begins by the clock of each."""
-        walls = [self.world.wall(host) for host in self.world.hosts if not host.gone]
-        return max(walls) - min(walls)
-
     def _look(self) -> None:
         """AP: each source is looked at while a node is ready. A file that is gone has none; people bring it back."""
         world = self.world
@@ -240,11 +214,7 @@ class Arrived:
             there = all(of.split("/")[1] in host.jobs for host in world.hosts if not host.gone)
             last = max([polls.until for polls in self._polls[of].values()], default=0.0)
             if there and world.now - max(last, CHAOS_S + CALM_S - UNSEEN_S, self._nobody_s) > UNSEEN_S:
-                verdict = f"AP nobody has looked at {of} for {world.now - last:.0f} s"
-                if not self._is_held_twice():
-                    world.violate(verdict)
-                world.judge.excuse(HELD_BEFORE, verdict)
-                self._nobody_s = world.now
+                world.violate(f"AP nobody has looked at {of} for {world.now - last:.0f} s")
 
     # ---- in the end
 

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from coordd.core.node.elections import Elections
+from coordd.core.node.node import Node
 from coordd.core.triggers import duplicates, polling
 from coordd.core.triggers.arrivals import run_of
 from coordd.services.triggering import registering, taking
@@ -93,6 +94,13 @@ MUTANTS = (
         "AP",
         lambda: mock.patch.object(Elections, "_cannot_be_left", lambda *_: False),
         near=16114399,
+    ),
+    Mutant(
+        "each node has its own clock's terms",
+        "triggers: a term is one by the ledger's clock",
+        "AP",
+        lambda: mock.patch.object(Node, "ledger_wall", lambda _, now: now.wall),
+        near=16449198,
     ),
     Mutant(
         "arrivals with the same key are two runs",
