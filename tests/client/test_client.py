@@ -199,7 +199,7 @@ def test_a_stream_that_is_given_up_while_it_is_opened_has_no_messages_that_wait(
         async def watch() -> None:
             with opened:
                 async with coordd.stream("events.subscribe"):
-                    pytest.fail("it was given up")
+                    await anyio.sleep_forever()  # rarely the answer is there before ``send`` returns: it is closed then
 
         async def ask() -> None:
             assert (await coordd.why("x"))["id"] == "x"
