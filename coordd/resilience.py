@@ -332,12 +332,13 @@ class poisonous:  # noqa: N801 - it is used as a decorator and in a with stateme
         counts = isinstance(exc, self._on) and not _is_final(exc)
         if not self._key:
             if counts:
-                raise PoisonousError(f"a section that must not be tried again has failed: {exc!r}") from exc
+                raise PoisonousError(f"a section that must not be tried again has failed: {_why(exc)}") from exc
         elif counts:
             what = "explained" if self._fatal else "failed"  # the former has counted already
-            failed, why, letter = self._tell(what, TELL_S, repr(exc))
+            reason = _why(exc)
+            failed, why, letter = self._tell(what, TELL_S, reason)
             if failed:
-                log.warning("%s has failed %d of %d times (%s): %r", self._key, failed, self._attempts, letter, exc)
+                log.warning("%s has failed %d of %d times (%s): %s", self._key, failed, self._attempts, letter, reason)
             elif why:
                 log.warning("%s has failed: %s", self._key, why)
         elif self._fatal:
@@ -383,6 +384,17 @@ class _Entered:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await _in_thread(self._section._leave, exc)
+
+
+def _why(exc: BaseException) -> str:
+    """A failure in a line. What Py4J raises for an error of Spark says only that a call has failed: Java's trace in its
+    text has the cause.
+    """
+    try:
+        causes = [line for line in str(exc).splitlines() if line.startswith((": ", "Caused by: "))]
+    except Exception:  # Py4J asks the JVM for this text, which may have ended
+        causes = []
+    return f"{type(exc).__name__}: {causes[-1].partition(': ')[2]}" if causes else repr(exc)
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -82,6 +82,36 @@ def test_an_input_is_refused_after_as_many_failures_as_allowed(way: Way, attempt
     assert way(PATH, None) == "loaded"
 
 
+class CallFailed(Exception):  # noqa: N818  # it stands for Py4JJavaError, whose text the JVM is asked for
+    """``text``: Java's trace; None if the JVM has ended."""
+
+    def __init__(self, text: str | None) -> None:
+        super().__init__("a call")
+        self.text = text
+
+    def __str__(self) -> str:
+        if self.text is None:
+            raise ConnectionError
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("calling o8.x\n: a.Failed: stage 1\n\tat b\nCaused by: a.NoColumn: amount\n\tat", "a.NoColumn: amount"),
+        (None, "CallFailed('a call')"),
+    ],
+)
+def test_the_reason_of_a_failure_in_java_is_its_cause(text: str | None, told: str, attempt: Attempt) -> None:
+    for _ in range(2):
+        with pytest.raises(CallFailed):
+            load(PATH, CallFailed(text))
+    with pytest.raises(PoisonousError) as caught:
+        load(PATH)
+    assert str(caught.value).endswith(f"{told})")
+    assert attempt.said
+
+
 def test_a_success_forgets_the_failures_before_it(attempt: Attempt) -> None:
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
