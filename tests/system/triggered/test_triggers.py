@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import sqlite3
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,40 @@ def test_each_file_and_each_end_of_a_run_is_one_run_in_production_also_if_the_po
         assert args_of(cluster, "called") == {"k1": 1, "k2": 1}
         until(lambda: args_of(cluster, "then") == runs, why="each end of load is one run of then")
         assert len([row for row in cluster.rows() if row["job"] == "then"]) == 2 * FILES
+
+
+def test_each_id_of_a_program_and_of_a_query_is_one_run_also_if_the_poller_dies() -> None:
+    with cluster_of(3, backend="production") as cluster:
+        printed, database = cluster.path / "printed", cluster.path / "orders.db"
+        printed.write_text("")
+        db = sqlite3.connect(database)
+        db.execute("CREATE TABLE orders (id TEXT)")
+        asked = {"by_program": f'kind = "command"\nargv = ["/bin/cat", "{printed}"]\n'}
+        query = "SELECT id FROM orders"
+        asked["by_query"] = f'kind = "sql"\nurl = "sqlite:///{database}"\nquery = "{query}"\n'
+        for job, how in asked.items():
+            cluster.job(job, "sleep", 0.1, overlap="allow", params={"what": ""})
+            with (cluster.jobs_dir / f"{job}.toml").open("a") as file:
+                file.write(f'[[trigger]]\n{how}every = "1s"\nmax_open = 50\nargs = {{ what = "{{trigger.key}}" }}\n')
+
+        def comes(idents: list[str]) -> None:
+            with printed.open("a") as file:
+                file.writelines(f"{ident}\n" for ident in idents)
+            with db:
+                db.executemany("INSERT INTO orders VALUES (?)", [(ident,) for ident in idents])
+
+        came = [f"order-{number}" for number in range(2 * FILES)]
+        comes(came[:FILES])
+        cluster.start()
+        for job in asked:
+            until(lambda job=job: args_of(cluster, job) == Counter(came[:FILES]), why=f"{job}: what was there is taken")  # type: ignore[misc]  # a default binds the loop's variable
+        for job in asked:
+            left = [node for node in cluster.nodes if node.up]
+            poller = until(lambda job=job, node=left[0]: shown(node, job)["poller"], why="somebody polls")  # type: ignore[misc]  # as above
+            if len(left) > 1 and cluster.node(poller) in left:
+                cluster.node(poller).kill()
+        comes(came[FILES:])
+        for job in asked:
+            until(lambda job=job: args_of(cluster, job) == Counter(came), why=f"{job}: another node polls")  # type: ignore[misc]  # as above
+            assert len([row for row in cluster.rows() if row["job"] == job]) == len(came)
+        db.close()

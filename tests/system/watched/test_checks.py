@@ -121,3 +121,31 @@ def test_a_hook_is_told_once_of_a_check_that_nodes_share() -> None:
         assert (second["event"], second["state"]) == ("check.healthy", "healthy")
         lines = [line for node in cluster.nodes for line in journal(node) if line["type"] == "check-changed"]
         assert sorted(line["state"] for line in lines) == ["healthy", "healthy", "unhealthy"], "one node journals each"
+
+
+def test_production_the_node_that_looks_for_all_is_killed_and_another_one_looks() -> None:
+    with cluster_of(3, backend="production") as cluster, redis() as store:
+        shared = CHECKS[CHECKS.index('[[check]]\nname = "store"') :].format(url=store.url)
+        for node in cluster.nodes:
+            node.settings = shared
+        cluster.start()
+        one = cluster.nodes[0]
+        looks = until(lambda: checker(one), why="somebody looks")
+        cluster.node(looks).kill()
+        left = cluster.others(cluster.node(looks))
+        names = [node.name for node in left]
+        until(lambda: checker(left[0]) in names, why="another one looks")
+        store.stop()
+        for node in left:
+            # The nodes that looked before this one are told of, too, each with what it saw.
+            until(lambda node=node: "unhealthy" in seen_by(names, states(node)), why="it sees the store stop")  # type: ignore[misc]  # a default binds the loop's variable
+
+
+def seen_by(names: list[str], found: dict[tuple[str, str], str]) -> list[str]:
+    """The states of the shared check that these nodes have seen."""
+    return [state for (name, node), state in found.items() if name == "store" and node in names]
+
+
+def checker(node: Node) -> str:
+    """The node that looks at the shared check, as this one knows; "" while nobody does."""
+    return next((str(row["node"]) for row in node.call("check.list") if row["name"] == "store" and row["state"]), "")
