@@ -5,8 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.core.ledger.fires import GIVEN_UP, HELD_BY_OTHERS, HELD_BY_SUSPENSION, SUSPENDED
-from coordd.core.ledger.words import MISSED, REJECTED, REVOKED
-from coordd.history.schema import ELECTIONS, FIRES, LAUNCH_ORDER, NODES, ddl
+from coordd.core.ledger.rows import OF_JOB
+from coordd.core.ledger.words import INSTANT_MAX, MISSED, REJECTED, REVOKED
+from coordd.history.schema import BREAKERS, ELECTIONS, FIRES, LAUNCH_ORDER, NODES, ddl
 from coordd.history.transforms import date_of
 
 # What a node says of itself, and what an election's record has: read from the line, for these few events alone.
@@ -22,7 +23,13 @@ _ELECTION = ddl(
         "duration": "double",
     }
 )
-ONLINE, OFFLINE, DECIDED = "worker-online", "worker-offline", "election-decided"
+_BREAKER = ddl({"breaker": "string", "state": "string", "since": "double", "trips": "bigint", "reason": "string"})
+ONLINE, OFFLINE, DECIDED, CHANGED = "worker-online", "worker-offline", "election-decided", "breaker-changed"
+
+# The state of a breaker that ends its row.
+CLOSED = "closed"
+# What a row of ``breakers`` is called by.
+OF_BREAKER = ("breaker", "hostname", "since")
 
 # Decisions about fire times, as `job fires` names them.
 LAUNCHED, LIMITED = "launched", "limited"
@@ -116,6 +123,53 @@ def elections(all_events: DataFrame) -> DataFrame:
     )
 
 
+def breakers(all_events: DataFrame) -> DataFrame:
+    """One row for each time that a breaker was open, half-open or held open: (breaker, hostname, since).
+
+    All nodes tell of a job's breaker, each when it has seen it; ``closed_at`` is when the first one saw that.
+    """
+    said = (
+        all_events.where(F.col("type") == CHANGED)
+        .select("hostname", "timestamp", F.from_json("line", _BREAKER).alias("said"))
+        .where((F.col("said.since") > 0) & (F.col("said.since") < INSTANT_MAX))
+        .where(F.col("said.breaker").isNotNull() & F.col("said.state").isNotNull())
+        .select("hostname", "timestamp", "said.*")
+    )
+    of_job = F.col("breaker").startswith(OF_JOB)
+    closed = F.col("state") == CLOSED
+    return _joined_breakers(
+        said.select(
+            "breaker",
+            F.when(of_job, "").otherwise(F.col("hostname")).alias("hostname"),
+            F.when(of_job, F.substr("breaker", F.lit(len(OF_JOB) + 1))).alias("job"),
+            "since",
+            *[F.when(~closed, F.col(name)).alias(name) for name in ("state", "trips", "reason")],
+            F.when(closed, F.col("timestamp")).alias("closed_at"),
+            F.array("hostname").alias("told_by"),
+        )
+    )
+
+
+def joined_breakers(before: DataFrame, more: DataFrame) -> DataFrame:
+    """Rows of ``breakers`` of different events, one row per key."""
+    return _joined_breakers(before.unionByName(more))
+
+
+def _joined_breakers(rows: DataFrame) -> DataFrame:
+    told = F.when(F.col("state").isNotNull(), F.struct("state", "trips", "reason"))
+    return (
+        rows.groupBy(*OF_BREAKER)
+        .agg(
+            F.max("job").alias("job"),
+            F.max(told).alias("told"),  # all of one key tell the same
+            F.min("closed_at").alias("closed_at"),
+            F.array_sort(F.array_distinct(F.flatten(F.collect_list("told_by")))).alias("told_by"),
+        )
+        .select("*", "told.*")
+        .select(*BREAKERS, date_of("since").alias("date"))
+    )
+
+
 def fires(all_runs: DataFrame, all_attempts: DataFrame) -> DataFrame:
     """One row per fire time that has a run (JOB@TIME): its decision, and how late it was launched.
 
@@ -126,7 +180,7 @@ def fires(all_runs: DataFrame, all_attempts: DataFrame) -> DataFrame:
     )
     due = F.greatest("fire_at", "due")
     return (
-        all_runs.where(F.col("run").contains("@") & (F.col("fire_at") > 0))
+        all_runs.where(F.col("run").contains("@") & (F.col("fire_at") > 0) & (F.col("fire_at") < INSTANT_MAX))
         .select("job", "run", "fire_at", "due", "state", "reason", "result", "token")
         .join(first, "run", "left")
         .select(

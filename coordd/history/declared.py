@@ -50,6 +50,7 @@ def declare(spark: SparkSession) -> None:
         "grants": lambda: transforms.grants(table(_GRANTED)),
         "nodes": lambda: cluster.nodes(table("events")),
         "elections": lambda: cluster.elections(table("events")),
+        "breakers": lambda: cluster.breakers(table("events")),
         "fires": lambda: cluster.fires(table("runs"), table("attempts")),
         "audit": lambda: audit.findings(table("grants"), audit.several(table("attempts")), skew_s),
     }

@@ -173,11 +173,11 @@ def add(options: argparse.Namespace, journals: list[str], owner: Owner) -> None:
         mb = f"{picture.size / 1e6:.1f} MB" if picture.size is not None else "of unknown size"
         say(f"{len(picture.paths)} journal segments to read ({mb}), {picture.known} were read before")
         spark = session(picture.size)
-        built = build(spark, picture, old, staging.path, options.clock_skew_s, say)
+        tables = build(spark, picture, old, staging.path, options.clock_skew_s, say)
         if options.keep_days:
-            built.tables.forget(options.keep_days, time.strftime("%Y-%m-%d", time.gmtime()))
+            tables.forget(options.keep_days, time.strftime("%Y-%m-%d", time.gmtime()))
         spark.sparkContext.setJobDescription("collect the report")
-        report = collect(*built.frames(), limits_of(options.jobs))
+        report = collect(tables.after, limits_of(options.jobs))
         if options.pause_s > 0:
             pause(spark, options.pause_s)
         page = render(report, owner, made_at=time.time(), took_s=time.monotonic() - began)

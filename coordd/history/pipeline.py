@@ -12,7 +12,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
@@ -26,25 +25,16 @@ from coordd.history.tables import Affected, Tables
 Say = Callable[[str], None]
 
 
-class Built(NamedTuple):
-    """The next tables, complete but for what is to be forgotten."""
-
-    tables: Tables
-
-    def frames(self) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame, DataFrame]:
-        """Those that the report is made of."""
-        after = self.tables.after
-        return after("runs"), after("attempts"), after("nodes"), after("audit"), after("corrupt")
-
-
-def build(spark: SparkSession, picture: Picture, old: str, new: str, clock_skew_s: float, say: Say) -> Built:
-    """Write all tables under ``new``: the published ones under ``old`` ("": none), and what ``picture`` adds."""
+def build(spark: SparkSession, picture: Picture, old: str, new: str, clock_skew_s: float, say: Say) -> Tables:
+    """Write all tables under ``new``: the published ones under ``old`` ("": none), and what ``picture`` adds. Nothing
+    is forgotten yet.
+    """
     tables = Tables(spark, old, new)
     if not picture.paths:
         for name in TABLES:
             tables.keep(name)
             tables.complete(name)
-        return Built(tables)
+        return tables
     parse(tables, picture)
     drop_repeated(tables)
     say("the lines are read")
@@ -58,7 +48,7 @@ def build(spark: SparkSession, picture: Picture, old: str, new: str, clock_skew_
     with kept(suspects):
         tables.write("audit", audit(tables.after("grants"), suspects, clock_skew_s))
     tables.complete("audit")
-    return Built(tables)
+    return tables
 
 
 def parse(tables: Tables, picture: Picture) -> None:
@@ -109,7 +99,9 @@ def touch(tables: Tables, fresh: DataFrame) -> None:
     first = tables.before("runs") is None  # then all runs are touched
     with kept(*([] if first else [runs, names])):
         by_run = dict.fromkeys(("attempts", "grants", "fires"), names)
-        affected = tables.affected({"runs": runs, **by_run, "nodes": lives})
+        breakers = cluster.breakers(fresh)
+        kinds = breakers.select(*cluster.OF_BREAKER)
+        affected = tables.affected({"runs": runs, **by_run, "nodes": lives, "breakers": kinds})
         everything = of_runs(tables, fresh, affected["runs"])
         tables.replace("runs", transforms.runs(everything), affected["runs"])
         granted = transforms.granted(everything)
@@ -126,6 +118,10 @@ def touch(tables: Tables, fresh: DataFrame) -> None:
     if known is not None:
         nodes = cluster.joined(known.join(lives, ["hostname", "incarnation"], "left_semi"), nodes)
     tables.replace("nodes", nodes, affected["nodes"])
+    known = tables.before("breakers")
+    if known is not None:
+        breakers = cluster.joined_breakers(known.join(kinds, list(cluster.OF_BREAKER), "left_semi"), breakers)
+    tables.replace("breakers", breakers, affected["breakers"])
     elections(tables, fresh)
 
 

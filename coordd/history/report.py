@@ -49,6 +49,8 @@ class Report:
     placed: list[dict[str, Any]] = field(default_factory=list)
     handed_over: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[dict[str, Any]] = field(default_factory=list)
+    breakers: list[dict[str, Any]] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)  # job -> runs that its breaker rejected, or let fail
     hours: list[dict[str, Any]] = field(default_factory=list)
     learned: Learned = NOTHING
     warnings: list[dict[str, Any]] = field(default_factory=list)
@@ -95,6 +97,7 @@ def render(report: Report, owner: Owner, *, made_at: float, took_s: float) -> st
         ("expected", "Expected", sections.expected(report.learned, report.warnings, now)),
         ("takeovers", "Takeovers", sections.takeovers(report.handed_over, report.takeovers, tint)),
         ("trouble", "Missed, late, rejected", sections.trouble(report.trouble)),
+        ("breakers", "Breakers", sections.breakers(report.breakers, report.kept, tint)),
         ("hours", "Critical hours", sections.critical(report.hours) + week(report.hours)),
         ("who", "Who ran what", sections.who(report.placed, report.nodes, tint)),
         ("audit", "Audit", _findings(report)),

@@ -103,6 +103,18 @@ ELECTIONS = {
     "silent": "array<string>",
     "told_by": "array<string>",
 }
+# One row for each time that a breaker was not closed in one way. ``hostname``: of a node's own breaker; "": of a job's.
+BREAKERS = {
+    "breaker": "string",
+    "hostname": "string",
+    "job": "string",
+    "since": "double",
+    "state": "string",
+    "trips": "bigint",
+    "reason": "string",
+    "closed_at": "double",
+    "told_by": "array<string>",
+}
 FIRES = {
     "job": "string",
     "run": "string",
@@ -134,6 +146,7 @@ TABLES = {
     "nodes": NODES,
     "elections": ELECTIONS,
     "fires": FIRES,
+    "breakers": BREAKERS,
     "audit": AUDIT,
     "corrupt": CORRUPT,
 }

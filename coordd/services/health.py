@@ -11,6 +11,7 @@ import trio
 from coordd.core.ledger.words import RECOVERING
 from coordd.errors import UnavailableError
 from coordd.ports import Notifier
+from coordd.services.breakers.changes import BreakerChanges
 from coordd.services.breakers.service import JobBreakers, open_breakers
 from coordd.services.checks.startable import Startable
 from coordd.services.control.methods import active_jobs
@@ -74,7 +75,7 @@ class Health:
         self._rooms = Rooms(driver, self.brought)
         self.readiness = Readiness(driver, ledger)
         self._priorities = Priorities(driver, ledger, self.brought)
-        self._job_breakers = JobBreakers(driver)
+        self._job_breakers, self._breaker_changes = JobBreakers(driver), BreakerChanges(driver)
         self._said = ""
         self._no_thread = False
         self.percents: Callable[[], Mapping[str, int]] = dict
@@ -124,6 +125,7 @@ class Health:
             self._driver.probe_journal()
             self._driver.look_at_bus()
             self._job_breakers.look()
+            self._breaker_changes.look()
             self._look()
             await self._look_for_room()
             self.readiness.look()

@@ -139,6 +139,33 @@ def learned(name: str) -> Learned:
     )
 
 
+def breakers(name: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "breaker": f"job:{name}",
+            "hostname": "",
+            "job": name,
+            "opened": 3,
+            "not_closed_s": 2700.0,
+            "last_at": MORNING + 100,
+            "open": True,
+            "state": "half_open",
+            "reason": f"The breaker of {name} is half-open: {name}@9 tries whether it works again.",
+        },
+        {
+            "breaker": "ledger",
+            "hostname": "a",
+            "job": None,
+            "opened": 1,
+            "not_closed_s": 42.0,
+            "last_at": MORNING + 50,
+            "open": False,
+            "state": "open",
+            "reason": "no answer within 5 s",
+        },
+    ]
+
+
 def sample(name: str = "nightly-sales") -> Report:
     """``name``: of the first job; a test may put markup there."""
     taken = [
@@ -179,6 +206,8 @@ def sample(name: str = "nightly-sales") -> Report:
         ],
         handed_over=handed_over(name),
         trouble=TROUBLE,
+        breakers=breakers(name),
+        kept={name: 7},
         hours=HOURS,
         learned=learned(name),
         warnings=[{"job": name, "run": f"{name}@99", "at": MORNING + 160, "why": "may reach its timeout of 60 s"}],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordd.core.wire.events import (
+    BreakerChanged,
     ElectionDecided,
     Event,
     TaskReceived,
@@ -25,7 +26,7 @@ from coordd.history.schema import TABLES
 from history.conftest import Frame, at_rest
 from history.journals import DAY, Cluster
 
-Tables = dict[str, dict[str, Any]]
+Tables = dict[str, dict[Any, Any]]
 
 GRANT: dict[str, Any] = {
     "uuid": "u1",
@@ -75,10 +76,24 @@ def told() -> Cluster:
         ),
         TaskSent(uuid="u6", name="sales", run="sales@6", fire_at=DAY + 180),
         TaskSent(uuid="u7", name="sales", run="sales#by-hand", fire_at=DAY),
+        TaskSent(uuid="u8", name="sales", run="sales@far", fire_at=1e300),
         WorkerOffline(),
     ]
     for event in ends:
         made.say("edge-1", event)
+    for node, since, state, trips in (
+        ("edge-1", DAY + 1.0, "open", 1),
+        ("edge-2", DAY + 1.0, "open", 1),
+        ("edge-1", DAY + 3.0, "half_open", 1),
+        ("edge-2", DAY + 3.0, "closed", 0),
+        ("edge-1", DAY + 3.0, "closed", 0),
+        ("edge-1", 1e300, "open", 2),
+    ):
+        made.now += 0.5
+        made.say(node, BreakerChanged(breaker="job:sales", state=state, since=since, trips=trips, reason=f"is {state}"))
+    for state in ("open", "closed"):
+        made.now += 1.0
+        made.say("edge-2", BreakerChanged(breaker="ledger", state=state, since=DAY, trips=3, reason="no answer"))
     return made
 
 
@@ -89,13 +104,14 @@ def tables(lines: Frame) -> Tables:
     return {
         "nodes": {row.hostname: row for row in cluster.nodes(events).collect()},
         "elections": {row.id: row for row in cluster.elections(events).collect()},
+        "breakers": {(row.breaker, row.since): row for row in cluster.breakers(events).collect()},
         "fires": {row.run: row for row in cluster.fires(runs, attempts).collect()},
     }
 
 
 def test_a_node_has_a_row_for_each_life(tables: Tables) -> None:
     one, two = tables["nodes"]["edge-1"], tables["nodes"]["edge-2"]
-    assert (one.version, one.launches, one.events) == ("0.1.0", 1, 14), "it came online twice: the first counts"
+    assert (one.version, one.launches, one.events) == ("0.1.0", 1, 19), "it came online twice: the first counts"
     assert (one.first_at, one.online_at, one.offline_at) == (DAY, DAY, DAY + 5.0)
     assert (two.pid, two.offline_at, two.version) == (1001, None, "0.1.0")
 
@@ -104,6 +120,16 @@ def test_an_election_that_two_nodes_record_is_one(tables: Tables) -> None:
     (one,) = tables["elections"].values()
     assert (one.job, one.run, one.first, one.told_by) == ("sales", "sales@1", "edge-2.1001", ["edge-1", "edge-2"])
     assert (one.abstained, one.silent, one.duration_s) == ({"edge-3.1002": "budget"}, None, 0.02)
+
+
+def test_each_time_that_a_breaker_is_not_closed_is_a_row(tables: Tables) -> None:
+    found = tables["breakers"]
+    assert found.keys() == {("job:sales", DAY + 1.0), ("job:sales", DAY + 3.0), ("ledger", DAY)}
+    opened, tried, own = found["job:sales", DAY + 1.0], found["job:sales", DAY + 3.0], found["ledger", DAY]
+    assert (opened.state, opened.trips, opened.closed_at, opened.told_by) == ("open", 1, None, ["edge-1", "edge-2"])
+    assert (opened.hostname, opened.job, opened.reason) == ("", "sales", "is open")
+    assert (tried.state, tried.closed_at) == ("half_open", DAY + 7.0), "the first node that saw it closed"
+    assert (own.hostname, own.job, own.state, own.trips, own.closed_at - own.since) == ("edge-2", None, "open", 3, 10.0)
 
 
 def test_each_fire_time_has_its_decision(tables: Tables) -> None:

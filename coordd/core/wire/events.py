@@ -385,8 +385,23 @@ class CheckChanged(Event, tag="check-changed"):
     reason: str = ""
 
 
+class BreakerChanged(Event, tag="breaker-changed"):
+    """A breaker has another state, as this node sees it. As ``ClusterReady``, never in a message.
+
+    ``breaker``: ``job:NAME``, of which all nodes tell; or one of this node's own. ``since``: when it came into this
+    state (Unix seconds), and for ``closed`` when it came into the one that has ended. ``trips``: how often it opened in
+    a row (a node's own: since the node's start).
+    """
+
+    breaker: Name
+    state: Name  # open | half_open | isolated | closed
+    since: Instant = 0.0
+    trips: Count = 0
+    reason: str = ""
+
+
 # Events that are not sent.
-LOCAL = (ClusterReady, JobLate, CopyGivenUp, CheckChanged)
+LOCAL = (ClusterReady, JobLate, CopyGivenUp, CheckChanged, BreakerChanged)
 
 # The event type for the end of an attempt, by the reported state.
 TASK_END: dict[str, type[Task]] = {

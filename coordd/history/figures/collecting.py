@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pyspark.sql import DataFrame, Row, SparkSession, functions as F  # noqa: N812 - what PySpark's users call it
 
@@ -27,16 +27,9 @@ QUICK_MAX = 50_000
 SHUFFLE = "spark.sql.shuffle.partitions"
 
 
-def collect(
-    runs: DataFrame,
-    attempts: DataFrame,
-    nodes: DataFrame,
-    findings: DataFrame,
-    corrupt: DataFrame,
-    limits: Mapping[str, Limits],
-) -> Report:
-    """The report, from the tables."""
-
+def collect(table: Callable[[str], DataFrame], limits: Mapping[str, Limits]) -> Report:
+    """The report. ``table`` reads one, by its name."""
+    runs, attempts, nodes, findings = table("runs"), table("attempts"), table("nodes"), table("audit")
     whole = counting.whole_runs(runs, attempts).persist()
     try:
         span = _span(whole)
@@ -50,7 +43,8 @@ def collect(
                 nodes=(nodes, "hostname", F.sum("events")),
                 states=(runs, "state", F.count(F.lit(1))),
                 launches=(attempts, "hostname", F.count(F.lit(1))),
-                problems=(corrupt, "problem", F.count(F.lit(1))),
+                kept=(counting.kept_by_breakers(whole), "job", F.count(F.lit(1))),
+                problems=(table("corrupt"), "problem", F.count(F.lit(1))),
                 severities=(findings, "severity", F.count(F.lit(1))),
                 takeovers=(counting.taken_over(attempts).withColumn("all", F.lit("")), "all", F.count(F.lit(1))),
             )
@@ -77,6 +71,8 @@ def collect(
                 placed=counting.placed(attempts, names),
                 handed_over=counting.takeovers(attempts) if takeovers else [],
                 trouble=counting.trouble(whole),
+                breakers=counting.breakers(table("breakers"), nodes, span.now or 0.0),
+                kept=counted["kept"],
                 hours=counting.hours(whole),
                 learned=learned,
                 warnings=warnings(learned, asked, limits, span.now or 0.0),

@@ -28,6 +28,7 @@ TREND_LENGTH = 60
 TAKEOVERS_SHOWN = 20
 TROUBLE_SHOWN = 8
 NODES_SHOWN = 12
+BREAKERS_SHOWN = 20
 BUCKETS_MAX = 48
 
 HOUR, DAY = 3600, 86_400
@@ -39,6 +40,9 @@ PREVENTED_BY = "breaker"
 
 # A run that started later than this (seconds) after its time is shown as late.
 LATE_S = 30.0
+
+# The state of a breaker that has opened by itself (core/ledger/breaker/text.py).
+OPENED = "open"
 
 LATE, BREAKER, OVERLAP, LIMIT, OTHER = "late", "breaker", "overlap", "limit", "rejected"
 
@@ -211,6 +215,44 @@ def trouble(whole: DataFrame) -> Rows:
         .withColumn("n", F.row_number().over(of_kind.orderBy(F.col("at").desc(), "run")))
         .where(F.col("n") <= TROUBLE_SHOWN)
         .orderBy(F.col("at").desc(), "run")
+    )
+
+
+def kept_by_breakers(whole: DataFrame) -> DataFrame:
+    """The runs that a breaker rejected, or let fail."""
+    return whole.where(_kind() == BREAKER)
+
+
+def breakers(changes: DataFrame, nodes: DataFrame, now: float) -> Rows:
+    """Each breaker that was not closed, those that were so last first: how often it opened, and for how long (seconds)
+    it was not closed; ``open`` if it is not closed yet.
+
+    A state ends with the next one, when a node sees it closed, or when the node whose own it is starts again.
+    """
+    key = ["breaker", "hostname"]
+    starts = nodes.where(F.col("online_at").isNotNull()).select(F.col("hostname").alias("node"), "online_at")
+    restarted = (F.col("node") == F.col("hostname")) & (F.col("online_at") > F.col("since"))
+    ended = (
+        changes.where(F.col("state").isNotNull())
+        .withColumn("next", F.lead("since").over(Window.partitionBy(*key).orderBy("since")))
+        .join(starts, restarted, "left")
+        .groupBy(*key, "since", "state", "job", "reason", "closed_at", "next")
+        .agg(F.min("online_at").alias("restarted_at"))
+        .withColumn("until", F.least("closed_at", "next", "restarted_at"))
+    )
+    return rows(
+        ended.groupBy(*key)
+        .agg(
+            F.max("job").alias("job"),
+            F.sum((F.col("state") == OPENED).cast("long")).alias("opened"),
+            F.sum(F.greatest(F.lit(0.0), F.coalesce("until", F.lit(now)) - F.col("since"))).alias("not_closed_s"),
+            F.max("since").alias("last_at"),
+            F.max_by(F.col("until").isNull(), "since").alias("open"),
+            F.max_by("state", "since").alias("state"),
+            F.max_by("reason", "since").alias("reason"),
+        )
+        .orderBy(F.col("last_at").desc(), *key)
+        .limit(BREAKERS_SHOWN)
     )
 
 

@@ -83,10 +83,11 @@ th.n, td.n { text-align: right; white-space: nowrap; } td:last-child, th:last-ch
 code { font: 12.5px ui-monospace, monospace; overflow-wrap: anywhere; }
 .badge { display: inline-block; border-radius: 99px; padding: 0 9px; font-size: 12.5px; font-weight: 600;
   background: var(--cell); white-space: nowrap; }
-.badge.success { color: var(--good); background: var(--good-soft); }
-.badge.failure, .badge.violation, .badge.missed { color: var(--bad); background: var(--bad-soft); }
+.badge.success, .badge.closed { color: var(--good); background: var(--good-soft); }
+.badge.failure, .badge.violation, .badge.missed, .badge.open, .badge.isolated {
+  color: var(--bad); background: var(--bad-soft); }
 .badge.retry, .badge.revoked, .badge.rejected, .badge.notice, .badge.late, .badge.overlap,
-.badge.breaker, .badge.limit {
+.badge.breaker, .badge.limit, .badge.half-open {
   color: var(--fair); background: var(--fair-soft); }
 .none { margin: 10px 0 0; } footer { margin-top: 22px; } details { margin-top: 10px; } summary { cursor: pointer; }
 .back { margin: 10px 0 0; font-size: 13px; }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from coordd.history.figures.counting import LATE_S, NODES_SHOWN, TROUBLE_SHOWN
+from coordd.history.figures.counting import BREAKERS_SHOWN, LATE_S, NODES_SHOWN, TROUBLE_SHOWN
 from coordd.history.figures.learning import DAYS_MIN, JOB_MIN, RUNNING_SHOWN, Learned
 from coordd.history.pages.charts import sparkline
 from coordd.history.pages.parts import (
@@ -147,6 +147,28 @@ def trouble(rows: Rows) -> str:
         + table(("kind", "run", "at (UTC)", "#late by", "reason"), body, "missed and late")
         + more
     )
+
+
+def breakers(rows: Rows, kept: dict[str, int], tint: dict[str, str]) -> str:
+    """Which breakers were not closed: how often they opened, for how long, and how many runs they kept from running."""
+    if not rows:
+        return none("No breaker opened, as far as the journals tell.")
+    body = [
+        (
+            node(row["hostname"], tint) if row["hostname"] else "all nodes",
+            escape(row["breaker"]),
+            badge(row["state"].replace("_", "-")) if row["open"] else badge("closed"),
+            number(row["opened"]),
+            span(row["not_closed_s"]),
+            number(kept.get(row["job"], 0)) if row["job"] else "",
+            instant(row["last_at"]),
+            text(row["reason"] or ""),
+        )
+        for row in rows
+    ]
+    heads = ("of", "breaker", "now", "#opened", "#not closed for", "#runs kept", "last (UTC)", "why")
+    more = none(f"The {len(rows)} that opened last; there may be more.") if len(rows) == BREAKERS_SHOWN else ""
+    return table(heads, body, "breakers") + more
 
 
 def critical(rows: Rows) -> str:

@@ -113,6 +113,7 @@ EVENTS: dict[str, dict[str, Shape]] = {
     "job-late": {"job": SHOW, "since": SHOW, "reason": SENTENCE},
     "copy-given-up": {"sink": SHOW, "name": SHOW, "tries": SHOW, "reason": REASON},
     "check-changed": {"check": SHOW, "state": SHOW, "before": SHOW, "reason": HIDE},
+    "breaker-changed": {**dict.fromkeys(("breaker", "state", "since", "trips"), SHOW), "reason": HIDE},
     "cluster-ready": {"ready": SHOW, "alive": SHOW, "reason": SENTENCE},
 }
 

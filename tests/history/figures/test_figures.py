@@ -16,7 +16,7 @@ from coordd.history import transforms
 from coordd.history.figures import counting, learning
 from coordd.history.figures.collecting import collect, limits_of
 from coordd.history.figures.learning import JOB_MIN, Learned, Limits, learn
-from coordd.history.schema import ATTEMPTS, AUDIT, CORRUPT, NODES, RUNS
+from coordd.history.schema import ATTEMPTS, BREAKERS, NODES, RUNS, TABLES
 from history.conftest import Frame, at_rest
 from history.weeks import DAY_S, HOUR, MONDAY, RHYTHM, Weeks
 
@@ -215,13 +215,13 @@ def test_limits_of_jobs_that_the_page_does_not_show_count(
     """Only the jobs with the most runs were warned of, and only the runs that have run the longest."""
     monkeypatch.setattr(counting, "JOBS_SHOWN", 1)
     monkeypatch.setattr(learning, "RUNNING_SHOWN", 0)
-    runs, nodes, findings, corrupt = (
-        spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS {name}" for name, kind in table.items()))
-        for table in (RUNS, NODES, AUDIT, CORRUPT)
-    )
+    found = {
+        name: spark.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS {column}" for column, kind in columns.items()))
+        for name, columns in TABLES.items()
+    }
     monkeypatch.setattr(counting, "whole_runs", lambda *_: tables[0])
     limits = {"compact": Limits(timeout_s=60.0), "nightly-sales": Limits(timeout_s=60.0), "absent": Limits(60.0)}
-    report = collect(runs, tables[1], nodes, findings, corrupt, limits)
+    report = collect({**found, "attempts": tables[1]}.__getitem__, limits)
     assert [row["job"] for row in report.jobs] == ["hourly-clicks"]
     assert {row["job"] for row in report.warnings} == {"compact", "nightly-sales"}
     (running,) = (row for row in report.warnings if row["job"] == "compact")
@@ -244,3 +244,51 @@ def test_tried_again_counts_launches_after_the_first_one(spark: SparkSession) ->
     known = spark.createDataFrame(runs, ", ".join(f"{name} {kind}" for name, kind in RUNS.items()))
     (row,) = counting.jobs(counting.whole_runs(known, attempts))
     assert (row["runs"], row["again"]) == (4, 1)
+
+
+def test_a_breaker_is_open_until_it_closes_or_its_node_starts_again(spark: SparkSession) -> None:
+    told = [
+        # A job's: it opens, is tried, opens again, is tried, and closes.
+        ("job:sales", "", "open", 0.0, None), ("job:sales", "", "half_open", 60.0, None),
+        ("job:sales", "", "open", 65.0, None), ("job:sales", "", "half_open", 185.0, 190.0),
+        ("job:load", "", "isolated", 300.0, None),  # by a person, and it is
+        ("ledger", "a", "open", 100.0, 130.0), ("ledger", "a", "open", 200.0, None),  # the node died then
+        ("ledger", "b", "open", 390.0, None), ("bus", "a", None, 10.0, 20.0),  # its opening is missing
+    ]  # fmt: skip
+    changes = spark.createDataFrame(
+        [
+            (
+                breaker,
+                node,
+                breaker.partition(":")[2] or None,
+                MONDAY + at,
+                state,
+                None,
+                "x",
+                closed and MONDAY + closed,
+                [],
+            )
+            for breaker, node, state, at, closed in told
+        ],
+        ", ".join(f"{name} {kind}" for name, kind in BREAKERS.items()),
+    )
+    lives = [{**dict.fromkeys(NODES), "hostname": "a", "online_at": MONDAY + at} for at in (0.0, 240.0, 300.0)]
+    nodes = spark.createDataFrame(lives, ", ".join(f"{name} {kind}" for name, kind in NODES.items()))
+    found = counting.breakers(changes, nodes, MONDAY + 400.0)
+    assert [(row["breaker"], row["hostname"], row["opened"], row["not_closed_s"], row["open"]) for row in found] == [
+        ("ledger", "b", 1, 10.0, True),
+        ("job:load", "", 0, 100.0, True),
+        ("ledger", "a", 2, 70.0, False),
+        ("job:sales", "", 2, 190.0, False),
+    ]
+
+
+def test_runs_that_a_breaker_kept_from_running_are_counted(spark: SparkSession) -> None:
+    runs = [
+        of_run("a", state="rejected", reason="breaker"), of_run("b", state="failure", reason="breaker"),
+        of_run("c", state="failure", reason="exit code 1: the circuit breaker of a service"), of_run("d"),
+    ]  # fmt: skip
+    known = spark.createDataFrame(runs, ", ".join(f"{name} {kind}" for name, kind in RUNS.items()))
+    nothing = spark.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in ATTEMPTS.items()))
+    kept = counting.kept_by_breakers(counting.whole_runs(known, nothing))
+    assert {row["run"] for row in kept.collect()} == {"a", "b"}

@@ -261,13 +261,32 @@ class Troubled:
             node.offset -= rng.choice((0.3, 5.0, 60.0, 3600.0))
         elif what == 3:
             node.offset = rng.uniform(-0.2, 0.2)
-        elif what < 6:
+        elif what == 4:
             self.say(node, "job-late", {"job": rng.choice(JOBS), "since": self.now})
+        elif what == 5:
+            self.trip()
         elif what < 8:
             self.say(node, "control", {"method": "run.trigger", "n": self.made, "run": f"etl-00#{self.runs:x}"})
         else:
             for each in self.nodes:
                 self.say(each, "worker-heartbeat", {"freq": 2.0, "active": 1, "loadavg": [0.5, 0.4, 0.3]})
+
+    def trip(self) -> None:
+        """A breaker opens, is tried and closes. All nodes tell of a job's, some not of everything; of its own one."""
+        rng, node = self.rng, self.rng.choice(self.nodes)
+        name = rng.choice((f"job:{rng.choice(JOBS)}", f"job:{rng.choice(JOBS)}", "bus", "ledger", "service:probe"))
+        told_by = [each for each in self.nodes if rng.random() < 0.8] if name.startswith("job:") else [node]
+        states = [("open", self.now)]
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            states += [("half_open", self.now + 5.0 * len(states)), ("open", self.now + 5.0 * len(states) + 2.0)]
+        if rng.random() < 0.3:
+            states = [("isolated", rng.choice((self.now, 1e300, 0.0)))]
+        if rng.random() < 0.8:
+            states.append(("closed", states[-1][1]))
+        for each in told_by:
+            for trips, (state, since) in enumerate(states):
+                told = {"trips": trips} if trips else {}  # the default is left out
+                self.say(each, "breaker-changed", {"breaker": name, "state": state, "since": since, **told})
 
     def wild(self) -> None:
         """Any field on any type, equal clocks, equal times, attempts in any order; see ``disorder``."""

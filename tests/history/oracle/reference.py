@@ -280,7 +280,7 @@ def fire_rows(runs: Iterable[Row], attempts: Iterable[Row]) -> dict[str, Row]:
         launches[row["run"]].append(row)
     found = {}
     for run in runs:
-        if "@" not in run.get("run", "") or not run.get("fire_at", 0.0) > 0:
+        if "@" not in run.get("run", "") or not 0.0 < run.get("fire_at", 0.0) < INSTANT_MAX:
             continue
         first = min(launches[run["run"]], key=launch_order, default={})
         due = max(run["fire_at"], run.get("due", 0.0))
@@ -363,6 +363,30 @@ def election_rows(records: Iterable[Row]) -> dict[str, Row]:
             date=date_of(one["timestamp"]),
             **{name: one.get(name) for name in ("topic", "opened_by", "succession", "abstained", "silent")},
         )
+    return found
+
+
+def breaker_rows(records: Iterable[Row]) -> dict[tuple[str, str, float], Row]:
+    """The table ``breakers``, from the events about breakers."""
+    found: dict[tuple[str, str, float], Row] = {}
+    told: dict[tuple[str, str, float], list[Any]] = {}
+    for record in records:
+        since, name, state = record.get("since") or 0.0, record.get("breaker"), record.get("state")
+        if not 0.0 < since < INSTANT_MAX or name is None or state is None:
+            continue
+        of_job = name.startswith("job:")
+        key = name, "" if of_job else record["hostname"], since
+        row = found.setdefault(key, {"breaker": key[0], "hostname": key[1], "since": since, "told_by": []})
+        row["date"] = date_of(since)
+        row["told_by"] = sorted({*row["told_by"], record["hostname"]})
+        if of_job:
+            row["job"] = name.removeprefix("job:")
+        if state == "closed":
+            row["closed_at"] = min(row.get("closed_at", record["timestamp"]), record["timestamp"])
+        else:
+            said = [(record.get(name) is not None, record.get(name)) for name in ("state", "trips", "reason")]
+            told[key] = max(told.get(key, said), said)
+            row |= row_of(**{name: one for name, (_, one) in zip(("state", "trips", "reason"), told[key], strict=True)})
     return found
 
 

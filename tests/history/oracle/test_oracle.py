@@ -12,7 +12,16 @@ from coordd.history.publishing import Owner, Staging
 from coordd.history.segments import LIST, list_text, read_before, snapshot
 from history.oracle.trial import CELERY, Plan, play
 
-LEAST = {"events": 2_400, "runs": 300, "attempts": 400, "fires": 200, "elections": 60, "audit": 180, "corrupt": 20}
+LEAST = {
+    "events": 2_400,
+    "runs": 300,
+    "attempts": 400,
+    "fires": 200,
+    "elections": 60,
+    "audit": 180,
+    "corrupt": 20,
+    "breakers": 5,
+}
 
 
 def add(spark: SparkSession, journals: Path, output: Path, keep_days: int = 0) -> None:
@@ -20,9 +29,9 @@ def add(spark: SparkSession, journals: Path, output: Path, keep_days: int = 0) -
     with Staging(str(output), Owner()) as staging:
         old = staging.readable(schema.LAYOUT)
         picture = snapshot([str(journals)], f"{staging.path}/_journals", read_before(old), found=True)
-        built = pipeline.build(spark, picture, old, staging.path, 0.5, print)
+        made = pipeline.build(spark, picture, old, staging.path, 0.5, print)
         if keep_days:
-            built.tables.forget(keep_days, "2026-09-26")
+            made.forget(keep_days, "2026-09-26")
         Path(staging.path, LIST).write_text(list_text(picture.read))
         staging.publish(schema.LAYOUT)
 

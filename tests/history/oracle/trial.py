@@ -19,6 +19,7 @@ from history.oracle.reference import (
     Reader,
     Row,
     attempt_rows,
+    breaker_rows,
     corrupt_rows,
     election_rows,
     event_row,
@@ -49,6 +50,7 @@ KEYS = {
     "fires": ("run",),
     "elections": ("id",),
     "nodes": ("hostname", "incarnation"),
+    "breakers": ("breaker", "hostname", "since"),
     "corrupt": ("source", "line_number"),
     "audit": ("kind", "job", "run", "attempt", "at", "detail", "number"),
 }
@@ -122,12 +124,15 @@ class Judge:
         self._of_jobs = Parts(directory / "grants of jobs", count)
         self._found = {name: Parts(directory / name, count) for name in IN_PARTS}
         self._findings: list[Row] = []
+        self._of_breakers: list[Row] = []
 
     def expect(self, line: bytes, record: Row) -> None:
         """One good line of a journal; it may come several times."""
         self._lines.put(_place(record, line), line)
         if record["type"] == "election-decided" and record.get("id"):
             self._elections.put(record["id"], line)
+        if record["type"] == "breaker-changed":
+            self._of_breakers.append(record)
 
     def find(self, output: Path) -> None:
         """The rows of the large tables. Those about a run go where its lines are: a run's uuid is made of its id."""
@@ -150,6 +155,7 @@ class Judge:
             self._findings += findings.of_grants(self._of_jobs.take(number))
         spoilt = [one for segment in reader.spoilt.values() for one in segment]
         self._hold("nodes", lives.rows(), rows_of(output / "nodes"))
+        self._hold("breakers", breaker_rows(self._of_breakers), rows_of(output / "breakers"))
         self._hold("corrupt", corrupt_rows(spoilt), rows_of(output / "corrupt"))
         expected = {_key("audit", row): row for row in numbered(self._findings)}
         self._hold("audit", expected, numbered(rows_of(output / "audit")))

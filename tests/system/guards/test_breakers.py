@@ -14,9 +14,17 @@ from system.test_policies import trigger
 
 OPEN_FOR_S = 6
 
+# The type of the journal's record of a breaker.
+CHANGED = "breaker-changed"
+
 
 def breaker(node: Node, job: str = "fragile") -> dict[str, Any]:
     return next(one for one in node.call("breaker.list") if one["name"] == f"job:{job}")
+
+
+def told_states(node: Node, name: str) -> list[str]:
+    """The states of a breaker in a node's journal, in order."""
+    return [str(told["state"]) for told in node.journal(CHANGED) if told["breaker"] == name]
 
 
 def fail(cluster: Cluster, number: int) -> None:
@@ -68,6 +76,12 @@ def test_a_breaker_opens_one_run_tries_although_its_owner_is_killed_and_it_close
 
         assert node.call("breaker.reset", name="job:fragile")["state"] == "closed"
         cluster.becomes(trigger(node, "fragile", "after"), "failure")
+        left = [each for each in cluster.nodes if each.up]
+        for each in left:
+            until(lambda each=each: "closed" in told_states(each, "job:fragile"), why=f"{each.name} journals its end")  # type: ignore[misc]  # a default binds the loop's variable
+            assert told_states(each, "job:fragile")[0] == "open"
+        openings = [next(told["since"] for told in each.journal(CHANGED) if told["state"] == "open") for each in left]
+        assert len(set(openings)) == 1, "all tell the ledger's instant"
 
 
 def test_a_person_isolates_a_breaker_from_any_node() -> None:
@@ -80,6 +94,7 @@ def test_a_person_isolates_a_breaker_from_any_node() -> None:
         assert (seen["state"], seen["note"]) == ("isolated", "the source is away")
         cluster.becomes(trigger(one, "fragile", "1"), "rejected")
         until(lambda: "the source is away" in json.dumps(three.call("why", id="fragile")))
+        until(lambda: told_states(one, "job:fragile") == ["isolated"], why="it is journalled")
         with pytest.raises(CallError, match="plain has no breaker"):
             one.call("breaker.isolate", name="job:plain")
         with pytest.raises(CallError, match="cannot be held open by hand"):
@@ -109,4 +124,5 @@ def test_a_ledger_that_fails_now_and_then_opens_the_breaker_by_its_window() -> N
         until(lambda: ledger_breaker(node)["opened"] == 1, limit_s=60.0, why="failures of both times open it")
         redis.start()
         until(lambda: ledger_breaker(node)["state"] == "closed", why="the probe succeeds")
+        until(lambda: told_states(node, "ledger") == ["open", "closed"], why="it is journalled")
         assert ledger_breaker(node)["failures"] < 10

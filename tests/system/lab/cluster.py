@@ -213,6 +213,12 @@ class Node:
                     facts += [json.loads(line) for line in (path / "facts").read_text().splitlines()]
         return facts
 
+    def journal(self, kind: str = "") -> list[dict[str, Any]]:
+        """The records of its journal that is not compressed yet; of this type only."""
+        files = sorted((self.state_dir / "journal").glob("*.jsonl"))
+        records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return [record for record in records if kind in ("", record["type"])]
+
     def runner(self, run: str) -> dict[str, Any]:
         """Wait until a run's runner has written its pid ("pid") and its watcher's ("watcher"); returns that fact."""
 

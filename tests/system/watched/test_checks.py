@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from support.servers.stores import redis
@@ -42,11 +41,6 @@ if "coordd" in sys.orig_argv:
 
 def states(node: Node) -> dict[tuple[str, str], str]:
     return {(row["name"], row["node"]): row["state"] for row in node.call("check.list")}
-
-
-def journal(node: Node) -> list[dict[str, Any]]:
-    files = sorted((node.state_dir / "journal").glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def suspended(node: Node, name: str = "loads") -> Any:
@@ -119,7 +113,7 @@ def test_a_hook_is_told_once_of_a_check_that_nodes_share() -> None:
         assert (first["event"], first["check"], first["state"]) == ("check.unhealthy", "store", "unhealthy")
         assert "it was healthy" in first["sentence"]
         assert (second["event"], second["state"]) == ("check.healthy", "healthy")
-        lines = [line for node in cluster.nodes for line in journal(node) if line["type"] == "check-changed"]
+        lines = [line for node in cluster.nodes for line in node.journal("check-changed")]
         assert sorted(line["state"] for line in lines) == ["healthy", "healthy", "unhealthy"], "one node journals each"
 
 
