@@ -15,6 +15,7 @@ from coordd.errors import UnavailableError
 
 ATTEMPT = AttemptInfo("j#1", 0, 1, "nonce", "edge-1", 0.0, "", "/run/x")
 OPTIONS = "spark.driver.defaultJavaOptions"
+COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_the_archive_is_used_and_the_options_of_others_win(tmp_path: Path, envir
     archive = there(archive_in(tmp_path, environ))
     conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4", OPTIONS: "-Dx=1"}
     found = settings(tmp_path, environ, conf=conf)
-    assert found[OPTIONS] == f'-XX:TieredStopAtLevel=1 "-XX:SharedArchiveFile={archive.path}" -Dx=1'
+    assert found[OPTIONS] == f'{COMPILER} "-XX:SharedArchiveFile={archive.path}" -Dx=1'
     assert found["spark.driver.extraJavaOptions"] == "-XX:TieredStopAtLevel=4"
     assert found["spark.ui.enabled"] == "false"
 
@@ -82,13 +83,15 @@ def test_what_a_properties_file_says_is_kept(tmp_path: Path, environ: dict[str, 
     base.write_text(f"spark.ui.enabled true\n{OPTIONS} -Dsite=1\n")
     found = settings(tmp_path, environ, properties_file=str(base))
     assert found["spark.ui.enabled"] == "true"
-    assert found[OPTIONS] == "-XX:TieredStopAtLevel=1 -Dsite=1"
+    assert found[OPTIONS] == f"{COMPILER} -Dsite=1"
 
 
 def test_what_the_environment_says_about_the_same_options_wins(tmp_path: Path, environ: dict[str, str]) -> None:
     there(archive_in(tmp_path, environ))
     said = "-XX:TieredStopAtLevel=4 -XX:SharedArchiveFile=/theirs"
     assert settings(tmp_path, environ, env={"SPARK_SUBMIT_OPTS": said})[OPTIONS] == ""
+    said = "-XX:ReservedCodeCacheSize=64m -XX:SharedArchiveFile=/theirs"
+    assert settings(tmp_path, environ, env={"SPARK_SUBMIT_OPTS": said})[OPTIONS] == "-XX:TieredStopAtLevel=1"
 
 
 @pytest.mark.parametrize("spoil", ["absent", "empty", "writable by others", "a link", "a directory others can write"])
@@ -108,12 +111,12 @@ def test_an_archive_that_may_not_be_used_is_left_out(tmp_path: Path, environ: di
     else:
         path.parent.chmod(0o777)
     assert archive.usable()
-    assert settings(tmp_path, environ)[OPTIONS] == "-XX:TieredStopAtLevel=1"
+    assert settings(tmp_path, environ)[OPTIONS] == COMPILER
 
 
 def test_another_user_cannot_read_it(tmp_path: Path, environ: dict[str, str]) -> None:
     there(archive_in(tmp_path, environ))
-    assert settings(tmp_path, environ, run_as="nobody")[OPTIONS] == "-XX:TieredStopAtLevel=1"
+    assert settings(tmp_path, environ, run_as="nobody")[OPTIONS] == COMPILER
 
 
 def test_a_job_without_fast_start_is_as_before(tmp_path: Path, environ: dict[str, str]) -> None:

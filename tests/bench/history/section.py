@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from bench.figures import Figure
 from bench.history.events import Busy
-from coordd.adapters.spark import FAST_COMPILER
+from coordd.adapters.spark import CODE_CACHE, FAST_COMPILER
 from coordd.core.wire.journal_line import decode_line
 from coordd.history import job
 
@@ -61,7 +61,8 @@ def measured(events: int, *, disorderly: int) -> list[Figure]:
         whole = drive(journals, output, scratch)
         folds.append(celery_fold(journals))
         more = cluster.write(journals, INCREMENT)
-        increment = drive(journals, output, scratch, "--driver-java-options", FAST_COMPILER)  # as docs/history.md says
+        compiler = f"{FAST_COMPILER} {CODE_CACHE}"  # as docs/history.md says
+        increment = drive(journals, output, scratch, "--driver-java-options", compiler)
         wrong, compared = against_celery(journals, output)
         shutil.rmtree(output)
         mistakes, held = against_reference(scratch, disorderly)
