@@ -166,7 +166,7 @@ def breakers(rows: Rows, kept: dict[str, int], tint: dict[str, str]) -> str:
         )
         for row in rows
     ]
-    heads = ("of", "breaker", "now", "#opened", "#not closed for", "#runs kept", "last (UTC)", "why")
+    heads = ("of", "breaker", "now", "#opened", "#not closed for", "#runs stopped", "last (UTC)", "why")
     more = none(f"The {len(rows)} that opened last; there may be more.") if len(rows) == BREAKERS_SHOWN else ""
     return table(heads, body, "breakers") + more
 

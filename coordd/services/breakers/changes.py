@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from coordd.core.ledger.breaker.text import CLOSED, OPEN
 from coordd.core.ledger.words import NEVER
 from coordd.core.wire.events import BreakerChanged
-from coordd.services.breakers.view import of_jobs
+from coordd.services.breakers.view import JobBreaker
 from coordd.services.driver import Driver
 
 
@@ -26,16 +27,17 @@ class BreakerChanges:
         self._driver = driver
         self._seen: dict[str, Seen] = {}
 
-    def look(self) -> None:
-        """Journal what has changed since the last look. After a start each breaker that is not closed is told again."""
-        self._look_at_jobs()
+    def look(self, jobs: Mapping[str, JobBreaker]) -> None:
+        """Journal what has changed since the last look. After a start each breaker that is not closed is told again.
+
+        ``jobs``: the breakers of jobs as they are now.
+        """
+        if self._driver.node.identity_from != NEVER:  # else no sweep has shown them yet
+            self._look_at_jobs(jobs)
         self._look_at_own()
 
-    def _look_at_jobs(self) -> None:
-        node = self._driver.node
-        if node.identity_from == NEVER:
-            return  # no sweep has shown them yet
-        for one in of_jobs(node.jobs, node.drains.holds).values():
+    def _look_at_jobs(self, jobs: Mapping[str, JobBreaker]) -> None:
+        for one in jobs.values():
             since = one.isolated.at if one.isolated is not None else one.kept.since
             found = Seen(one.state, since if one.is_open else 0.0, one.kept.trips)
             self._note(one.name, found, one.sentence())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
 
 from coordd.core.breaker import Loudness
@@ -20,8 +22,8 @@ class JobBreakers:
         self._known: dict[str, JobBreaker] = {}
         self._loudness: dict[str, Loudness] = {}
 
-    def look(self) -> None:
-        """Log what has changed since the last look."""
+    def look(self) -> Mapping[str, JobBreaker]:
+        """Log what has changed since the last look; returns the breakers of jobs as they are now."""
         node = self._driver.node
         found = of_jobs(node.jobs, node.drains.holds)
         for job, one in found.items():
@@ -34,6 +36,7 @@ class JobBreakers:
                 log.info(words[one.state], name=one.name, reason=one.sentence())
         self._known = found
         self._loudness = {job: self._loudness[job] for job in found if job in self._loudness}
+        return found
 
     def _tripped(self, one: JobBreaker) -> None:
         loudness = self._loudness.setdefault(one.job.name, Loudness())

@@ -67,9 +67,7 @@ class JobBreaker(NamedTuple):
 def of_jobs(jobs: Mapping[str, Job], holds: Mapping[str, Hold]) -> dict[str, JobBreaker]:
     """The breakers of the jobs that have one, by job; ``holds``: what the ledger keeps, by key."""
     found = {}
-    for name in sorted(jobs):
-        if jobs[name].breaker is None:
-            continue
+    for name in sorted([name for name, job in jobs.items() if job.breaker is not None]):
         hold = holds.get(OF_BREAKER + name)
         kept = State.read(hold.note) if hold is not None else State()
         found[name] = JobBreaker(jobs[name], kept, holds.get(OF_ISOLATED + name))

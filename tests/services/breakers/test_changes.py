@@ -12,6 +12,7 @@ from coordd.core.ledger.words import NEVER
 from coordd.core.ready import Now
 from coordd.core.wire.events import BreakerChanged
 from coordd.services.breakers.changes import BreakerChanges
+from coordd.services.breakers.view import of_jobs
 from services.breakers.test_view import WALL, sales, state
 
 
@@ -20,9 +21,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.holds: dict[str, Hold] = {}
-        self.node = SimpleNamespace(
-            jobs={"sales": sales()}, drains=SimpleNamespace(holds=self.holds), identity_from=0.0, stamp=lambda: 7
-        )
+        self.node = SimpleNamespace(identity_from=0.0, stamp=lambda: 7)
         self.ledger = Connection("ledger")
         self.breakers = (self.ledger,)
         self.seconds = 0.0
@@ -42,7 +41,7 @@ class Machine:
         """The next look, a second later; what it tells."""
         self.seconds += 1.0
         self.told.clear()
-        self.changes.look()
+        self.changes.look(of_jobs({"sales": sales()}, self.holds))
         return [(one.breaker, one.state, one.since - WALL, one.trips) for one in self.told]
 
     def fail(self) -> None:
