@@ -301,8 +301,9 @@ class Standing:
         before), ``new`` (it never had one: then only a definition that is new to the ledger counts), ``returned`` (the
         node had no schedule of that job since ``sequence``: runs that were due meanwhile are not opened, even by the
         same definition), ``restored`` (the ledger forgot it: ``sequence`` and ``counts_from`` are as the node
-        remembers), ``person``. If the ledger remembers no definition of the job, it is told the older ones, so that a
-        node whose file is not edited yet does not bring one of them as if it were new.
+        remembers; 0.0: it was not told the latter yet), ``person``. If the ledger remembers no definition of the job,
+        it is told the older ones, so that a node whose file is not edited yet does not bring one of them as if it were
+        new.
         """
         name, how, sequence = said.job, said.how, said.sequence
         if now.recovering_s > 0 and how != "restored":
@@ -318,7 +319,8 @@ class Standing:
         if how == "restored":
             if sequence <= job.sequence:
                 return Answer(DIFFERS, token=job.sequence)
-            begins = said.counts_from
+            # Before a sweep has told the node that instant (0.0): not before the definition that it replaced.
+            begins = said.counts_from or job.counts_from
         else:
             seen = how in ("new", "returned") and not returns
             if seen and any(past.digest == said.digest for past in store.activations(name)):

@@ -33,13 +33,13 @@ def activate(
     )
 
 
-def restore(nodes: Nodes, digest: str, sequence: int, counts_from: float = EPOCH) -> Answer:
+def restore(nodes: Nodes, digest: str, sequence: int, counts_from: float = EPOCH, schedule: str = "s1") -> Answer:
     """The node has been told that this definition counts under that number, and from then."""
     return nodes.ask(
         Activate(
             job="sales",
             digest=digest,
-            schedule="s1",
+            schedule=schedule,
             how="restored",
             by="edge",
             sequence=sequence,
@@ -61,6 +61,25 @@ def counted(nodes: Nodes) -> Current:
 def claim(nodes: Nodes, fire_at: float, digest: str, due: float = 0.0) -> str:
     of = nodes.of(scheduled_run("sales", fire_at), fire_at=fire_at, digest=digest, due=due, overlap="allow")
     return nodes.ask(Claim(of=of, attempt=AttemptNumber(0), nonce="n1", node="edge-1.10", lease_s=LEASE_S)).word
+
+
+@pytest.mark.parametrize("schedule", ["s2", "s3"])
+def test_a_node_that_was_not_told_from_when_its_definition_counts_brings_no_settled_fire_time_back(
+    nodes: Nodes, schedule: str
+) -> None:
+    """Its activation was forgotten before a sweep told the node that instant. (Seed 17005309 of the simulator.)"""
+    activate(nodes, "d1", "s1", "new")
+    nodes.clock.step(HOUR_S)
+    activate(nodes, "d2", "s2", sequence=1)
+    since = counted(nodes).counts_from
+    decided = [(one.after, one.upto, one.decision) for one in nodes.ledger.fires("sales").stretches]
+    assert decided
+
+    assert restore(nodes, "d3", 3, counts_from=0.0, schedule=schedule).word == "ok"
+    assert (counted(nodes).digest, counted(nodes).counts_from) == ("d3", since)
+    assert [(one.after, one.upto, one.decision) for one in nodes.ledger.fires("sales").stretches] == decided
+    assert claim(nodes, since - MINUTE_S, "d3") == "finished"
+    assert claim(nodes, since + MINUTE_S, "d3") == "early"
 
 
 def test_a_job_that_ran_and_is_moved_to_a_time_that_is_past_does_not_run_again(nodes: Nodes) -> None:

@@ -7,7 +7,7 @@
 --   how               text; new, changed, returned, restored or person
 --   by                text; who or what brought it
 --   sequence          number; since which the node was without it, or which it had
---   counts_from       Unix seconds; of a restored one
+--   counts_from       Unix seconds; of a restored one; 0: the node was not told it yet
 --   before            text; older digests, oldest first, with a space between them
 --   revision          number; of the published revision that the definition comes from; 0: from none
 -- Answers:

@@ -102,7 +102,8 @@ local function activate_now(name, digest, schedule, how, by, sequence, counts_fr
   local begins, said = now, 0
   if how == 'restored' then
     if sequence <= job.sequence then return answer(DIFFERS, { token = job.sequence }) end
-    begins, sequence = counts_from, sequence - 1
+    -- Before a sweep has told the node that instant (0): not before the definition that it replaced.
+    begins, sequence = counts_from == 0 and job.counts_from or counts_from, sequence - 1
   else
     local seen = (how == 'new' or how == 'returned') and not returns
     if seen and was_activated(name, digest) then return answer(DIFFERS, { token = job.sequence }) end
