@@ -160,6 +160,7 @@ class World:
         parts: Any = self.health
         parts._rooms = SimpleNamespace(look=trio.lowlevel.checkpoint)
         parts._job_breakers = parts.readiness = nothing
+        parts._breaker_changes = SimpleNamespace(look=lambda _jobs: None)
         parts._priorities = SimpleNamespace(run=trio.sleep_forever)
         monkeypatch.setattr(Health, "say", lambda _: None)
         monkeypatch.setattr(Health, "_proof", self._proof)
