@@ -96,11 +96,11 @@ def touch(tables: Tables, fresh: DataFrame) -> None:
     runs = about_runs.select("uuid").distinct()
     names = about_runs.where(F.col("run").isNotNull()).select("run").distinct()
     lives = fresh.select("hostname", "incarnation").distinct()
+    breakers = cluster.breakers(fresh)
+    kinds = breakers.select(*cluster.OF_BREAKER)
     first = tables.before("runs") is None  # then all runs are touched
-    with kept(*([] if first else [runs, names])):
+    with kept(*([] if first else [runs, names, breakers])):
         by_run = dict.fromkeys(("attempts", "grants", "fires"), names)
-        breakers = cluster.breakers(fresh)
-        kinds = breakers.select(*cluster.OF_BREAKER)
         affected = tables.affected({"runs": runs, **by_run, "nodes": lives, "breakers": kinds})
         everything = of_runs(tables, fresh, affected["runs"])
         tables.replace("runs", transforms.runs(everything), affected["runs"])
@@ -113,15 +113,17 @@ def touch(tables: Tables, fresh: DataFrame) -> None:
             touched_runs = touched_runs.join(names, "run", "left_semi")
             launches = launches.join(names, "run", "left_semi")
         tables.replace("fires", cluster.fires(touched_runs, launches), affected["fires"])
+        known = tables.before("breakers")
+        if known is not None:
+            known = known.join(kinds, list(cluster.OF_BREAKER), "left_semi")
+            tables.replace("breakers", cluster.joined_breakers(known, breakers), affected["breakers"])
+        else:
+            tables.replace("breakers", breakers, affected["breakers"])
     nodes = cluster.nodes(fresh)
     known = tables.before("nodes")
     if known is not None:
         nodes = cluster.joined(known.join(lives, ["hostname", "incarnation"], "left_semi"), nodes)
     tables.replace("nodes", nodes, affected["nodes"])
-    known = tables.before("breakers")
-    if known is not None:
-        breakers = cluster.joined_breakers(known.join(kinds, list(cluster.OF_BREAKER), "left_semi"), breakers)
-    tables.replace("breakers", breakers, affected["breakers"])
     elections(tables, fresh)
 
 
