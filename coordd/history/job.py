@@ -49,7 +49,7 @@ CONF = {
     # Java never compiles a method of more than 8000 bytes. Spark's default lets it interpret them: half as fast.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # Segments are many and small: listing them takes this process less time than starting a Spark job for it.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     "spark.sql.session.timeZone": "UTC",
 }
 

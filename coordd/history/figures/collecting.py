@@ -24,13 +24,18 @@ FINDINGS_SHOWN = 50
 # Up to this number of runs, Spark need not compile a query.
 QUICK_MAX = 50_000
 
+# For each core, the runs are kept in this many parts.
+PARTS_EACH = 2
+
 SHUFFLE = "spark.sql.shuffle.partitions"
 
 
 def collect(table: Callable[[str], DataFrame], limits: Mapping[str, Limits]) -> Report:
     """The report. ``table`` reads one, by its name."""
     runs, attempts, nodes, findings = table("runs"), table("attempts"), table("nodes"), table("audit")
-    whole = counting.whole_runs(runs, attempts).persist()
+    # In few parts: each of the queries below puts together a sketch of the quantiles of each of them.
+    parts = runs.sparkSession.sparkContext.defaultParallelism * PARTS_EACH
+    whole = counting.whole_runs(runs, attempts).coalesce(parts).persist()
     try:
         span = _span(whole)
         with _quick(whole.sparkSession, span.runs):

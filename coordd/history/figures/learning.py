@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame, Window, functions as F  # noqa: N812 - what PySpark's users call it
 
 from coordd.core.ledger.words import RECEIVED, STARTED
-from coordd.history.figures.counting import DAY, Rows, hour, rows, weekday
+from coordd.history.figures.counting import DAY, Rows, hour, quantile, rows, weekday
 
 # Least numbers of successes for a quantile: of a job, and of one of its hours of the week.
 JOB_MIN = 8
@@ -70,17 +70,18 @@ def learn(whole: DataFrame, days: list[int], names: Collection[str]) -> Learned:
         "job", "took_s", "begun", _slot().alias("slot"), F.floor(F.col("begun") / DAY).alias("day")
     )
     held = max(1, round(len(days) * HELD_BACK)) if len(days) >= DAYS_MIN else 0
-    by_slot, by_job = _quantiles(timed, "job", "slot"), _quantiles(timed, "job")
     errors = rows(_errors(timed, days[-held]).where(F.col("job").isNull() | F.col("job").isin(*names))) if held else []
     running = _running(whole)
-    shown = rows(_expected(running, by_slot, by_job).orderBy("last_begun", "run").limit(RUNNING_SHOWN))
-    last = Window.partitionBy("job").orderBy(F.col("last_begun").desc(), "run")
-    newest = running.where(F.col("job").isin(*names)).withColumn("n", F.row_number().over(last)).where("n = 1")
+    shown = rows(running.orderBy("last_begun", "run").limit(RUNNING_SHOWN))
+    newest = _newest(running.where(F.col("job").isin(*names))) if len(shown) == RUNNING_SHOWN else []
+    known = {row["job"]: row for row in rows(_quantiles(timed.where(F.col("job").isin(*names, *_jobs(shown))), "job"))}
+    enough = {job: row for job, row in known.items() if row["n"] >= JOB_MIN}
+    by_slot = _of_slots(timed, [*shown, *newest])
     return Learned(
-        quantiles={row["job"]: row for row in rows(by_job.where((F.col("n") >= JOB_MIN) & F.col("job").isin(*names)))},
+        quantiles={job: row for job, row in enough.items() if job in names},
         errors={row["job"]: row for row in errors},
-        running=shown,
-        newest=rows(_expected(newest, by_slot, by_job)) if len(shown) == RUNNING_SHOWN else [],
+        running=[_foreseen(row, by_slot, enough) for row in shown],
+        newest=[_foreseen(row, by_slot, enough) for row in newest],
         collisions=collisions(whole),
         held_back=held,
         days=len(days),
@@ -94,12 +95,41 @@ def _slot() -> Column:
 
 
 def _quantiles(timed: DataFrame, *keys: str) -> DataFrame:
-    found = F.percentile_approx("took_s", [0.1, 0.5, 0.9])
+    found = quantile("took_s", [0.1, 0.5, 0.9])
     return (
         timed.groupBy(*keys)
         .agg(F.count(F.lit(1)).alias("n"), found.alias("q"), F.avg("took_s").alias("mean"))
         .select(*keys, "n", F.col("q")[0].alias("p10"), F.col("q")[1].alias("p50"), F.col("q")[2].alias("p90"), "mean")
     )
+
+
+def _jobs(runs: Rows) -> set[str]:
+    return {row["job"] for row in runs}
+
+
+def _newest(running: DataFrame) -> Rows:
+    """The run of each job that started last."""
+    last = Window.partitionBy("job").orderBy(F.col("last_begun").desc(), "run")
+    return rows(running.withColumn("n", F.row_number().over(last)).where("n = 1").drop("n"))
+
+
+def _of_slots(timed: DataFrame, runs: Rows) -> dict[tuple[str, int], dict[str, Any]]:
+    """The quantiles of the hours of the week in which these runs were due, where they have enough successes."""
+    if not runs:
+        return {}
+    slots = F.col("slot").isin(*{row["slot"] for row in runs})
+    found = _quantiles(timed.where(F.col("job").isin(*_jobs(runs)) & slots), "job", "slot")
+    return {(row["job"], row["slot"]): row for row in rows(found.where(F.col("n") >= SLOT_MIN))}
+
+
+def _foreseen(
+    run: dict[str, Any], by_slot: Mapping[tuple[str, int], dict[str, Any]], by_job: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """As ``_expected``, for one run."""
+    of_hour, of_job = by_slot.get((run["job"], run["slot"])), by_job.get(run["job"])
+    told = of_hour or of_job or {}
+    quantiles = {name: told.get(name) for name in ("p10", "p50", "p90")}
+    return {**run, "mean": of_job and of_job["mean"], "by_hour": of_hour is not None, **quantiles}
 
 
 def _expected(asked: DataFrame, by_slot: DataFrame, by_job: DataFrame) -> DataFrame:
@@ -135,8 +165,8 @@ def _errors(timed: DataFrame, first_held: int) -> DataFrame:
         .agg(
             F.count(F.lit(1)).alias("runs"),
             F.count("off").alias("judged"),
-            F.percentile_approx("off", 0.5).alias("median_error"),
-            F.percentile_approx("of_mean", 0.5).alias("mean_error"),
+            quantile("off", 0.5).alias("median_error"),
+            quantile("of_mean", 0.5).alias("mean_error"),
             F.avg("inside").alias("inside"),
         )
     )
@@ -159,11 +189,16 @@ def collisions(whole: DataFrame) -> Rows:
     )
     each = due.groupBy("job").agg(
         F.count(F.lit(1)).alias("runs"),
-        F.percentile_approx("took_s", 0.5).alias("took"),
-        F.percentile_approx("delay_s", 0.5).alias("usual_delay"),
+        quantile("took_s", 0.5).alias("took"),
+        quantile("delay_s", 0.5).alias("usual_delay"),
     )
-    crowd = due.groupBy("due").agg(
-        F.sort_array(F.collect_set("job")).alias("jobs"), F.percentile_approx("delay_s", 0.9).alias("delay_s")
+    # Most instants have one job: they are left out before anything is collected. All of this needs one shuffle.
+    by_instant = due.repartition("due")
+    several = by_instant.groupBy("due").agg(F.min("job").alias("a"), F.max("job").alias("b")).where("a < b")
+    crowd = (
+        by_instant.join(several.select("due"), "due", "left_semi")
+        .groupBy("due")
+        .agg(F.sort_array(F.collect_set("job")).alias("jobs"), quantile("delay_s", 0.9).alias("delay_s"))
     )
     crowd = crowd.where(F.size("jobs").between(2, TOGETHER_MAX))
     pairs = (
@@ -171,7 +206,7 @@ def collisions(whole: DataFrame) -> Rows:
         .select("delay_s", "a", F.explode("jobs").alias("b"))
         .where(F.col("a") < F.col("b"))
         .groupBy("a", "b")
-        .agg(F.count(F.lit(1)).alias("together"), F.percentile_approx("delay_s", 0.5).alias("delay_s"))
+        .agg(F.count(F.lit(1)).alias("together"), quantile("delay_s", 0.5).alias("delay_s"))
     )
     a, b = each.alias("first"), each.alias("second")
     rarer = F.least("first.runs", "second.runs")
