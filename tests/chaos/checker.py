@@ -2,7 +2,7 @@
 only the state and the reason of each run that never started or never succeeded. The functions here are pure.
 
 A ledger may lose acknowledged writes. If the log of faults alone explains them, three consequences are not violations.
-The report counts each of the three on its own line:
+The report counts each of the three on its own line, and each fault explains a bounded number of them:
 
 - a second launch, if the first launcher could not report its launch: it was cut off from the new master and from the
   bus, from the loss to the end of the quarantine;
@@ -38,6 +38,11 @@ QUARANTINE_S = 25.0
 # A child that a program leaves behind ends with the attempt, within this time (seconds). The time is long enough for
 # SIGTERM, SIGKILL and a busy machine.
 CHILD_S = 12.0
+
+# A fault explains at most so many launches, triggers or fire times. In the seconds of which writes are lost, one node
+# launches three programs, about, and a cluster accepts and rejects ten runs.
+LAUNCHES_LOST = 8
+RUNS_LOST = 40
 
 TICK_S = 0.05  # tolerance: the clocks of one machine are read one after the other
 
@@ -107,12 +112,14 @@ def judge(record: Record) -> Verdict:
     """Check everything that must hold. Returns the violations and the figures."""
     runs = lives(record.entries, record.beats)
     counts: Counter[str] = Counter()
+    excuses = Excuses(record.faults)
     violations = [
-        *_launches(runs, record, counts),
-        *_locks(runs, record, counts),
-        *_children(runs, record, counts),
+        *_launches(runs, record, excuses, counts),
+        *_locks(runs, record, excuses, counts),
+        *_children(runs, record, excuses, counts),
         *_before_their_definition(runs, record),
-        *_missing(runs, record, counts),
+        *_missing(runs, record, excuses, counts),
+        *excuses.over(),
     ]
     takeovers = [
         later.start.at - earlier.last
@@ -137,30 +144,72 @@ def judge(record: Record) -> Verdict:
     return Verdict(violations, figures, sorted(takeovers), sorted(rescues), dict(states))
 
 
+class Excuses:
+    """What a ledger that lost writes explains, by the log of faults alone; and how often each fault was named."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self._setbacks = [fault for fault in faults if fault.forgets]
+        self._launches: dict[int, set[tuple[str, int, int]]] = defaultdict(set)
+        self._runs: dict[int, set[str]] = defaultdict(set)
+
+    def unwitnessed(self, earlier: Life, later: Life) -> bool:
+        """True if the ledger lost the earlier program's grant with its last writes, and the program's node was cut off
+        from the new master and from the bus from then until the end of the quarantine."""
+        for number, fault in enumerate(self._setbacks):
+            until = min(later.start.at, fault.struck + QUARANTINE_S)
+            if _lost(earlier.start.at, fault) and earlier.start.node in fault.cut_off and fault.until >= until:
+                self._launches[number].add(earlier.key)
+                return True
+        return False
+
+    def forgotten(self, run: str, at: float) -> bool:
+        """True if what was written about this run at that time (CLOCK_BOOTTIME) may be lost."""
+        for number, fault in enumerate(self._setbacks):
+            if _lost(at, fault):
+                self._runs[number].add(run)
+                return True
+        return False
+
+    def over(self) -> Iterable[str]:
+        """The budgets that are exceeded."""
+        for number, fault in enumerate(self._setbacks):
+            for what, most, named in (
+                ("launches", LAUNCHES_LOST, self._launches[number]),
+                ("runs", RUNS_LOST, self._runs[number]),
+            ):
+                if len(named) > most:
+                    yield f"{fault.kind} at {fault.began:.1f} explains {len(named)} {what}, and may explain {most}"
+
+
+def _lost(at: float, fault: Fault) -> bool:
+    return fault.began - LAG_S < at < fault.struck + LAG_S
+
+
 # ---- launches
 
 
-def _launches(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+def _launches(runs: Mapping[str, list[Life]], record: Record, excuses: Excuses, counts: Counter[str]) -> Iterable[str]:
     for run, of_run in runs.items():
         job = KINDS[_job(run)]
         for attempt, many in Counter(life.start.attempt for life in of_run).items():
             if many > 1:
                 same = [life for life in of_run if life.start.attempt == attempt]
-                if _unwitnessed(same[0], same[1], record.faults):
+                if excuses.unwitnessed(same[0], same[1]):
                     counts["launched again: the launcher was cut off while the ledger lost writes"] += many - 1
                 else:
                     yield f"{run}/{attempt} was launched {many} times: {_told(same)}"
         for earlier, later in pairwise(of_run):
             pair = _told([earlier, later])
-            excused = _unwitnessed(earlier, later, record.faults)
-            if earlier.last > later.start.at + TICK_S:
+            alive, again = earlier.last > later.start.at + TICK_S, job.holds
+            excused = (alive or again) and excuses.unwitnessed(earlier, later)
+            if alive:
                 counts["overlaps"] += not excused
                 counts["overlaps: the launcher was cut off while the ledger lost writes"] += excused
                 if not excused:
                     yield f"{run}: two attempts alive: {pair}"
             if later.start.token <= earlier.start.token:
                 yield f"{run}: the token did not rise: {pair}"
-            if job.holds and not excused:
+            if again and not excused:
                 yield f"{run} holds, and was launched again: {pair}"
             if earlier.end == "end":
                 counts["run again after a success that could not be reported"] += 1
@@ -184,28 +233,28 @@ def _kept_from_reporting(earlier: Life, later: Life, faults: Sequence[Fault]) ->
     )
 
 
-def _locks(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+def _locks(runs: Mapping[str, list[Life]], record: Record, excuses: Excuses, counts: Counter[str]) -> Iterable[str]:
     """Overlaps that the programs found by file locks. Where a ledger that lost writes explains one, it is the ledger
     that lost the grant of a program that may have held the lock."""
     for entry in record.entries:
         if entry.word == "overlap":
             counts["overlaps by lock"] += 1
-            if not _is_unwitnessed(entry, runs.get(entry.run, ()), record.faults):
+            if not _is_unwitnessed(entry, runs.get(entry.run, ()), excuses):
                 yield f"{entry.run}/{entry.attempt} on {entry.node} found an earlier attempt alive"
         if entry.word == "crossed":
             counts["two runs of a job that allows one"] += 1
             siblings = [run for run in runs if _job(run) == _job(entry.run) and run != entry.run]
-            if not _is_unwitnessed(entry, [life for run in siblings for life in runs[run]], record.faults):
+            if not _is_unwitnessed(entry, [life for run in siblings for life in runs[run]], excuses):
                 yield f"{entry.run}/{entry.attempt} on {entry.node} found another run of its job alive"
 
 
-def _is_unwitnessed(entry: Entry, others: Iterable[Life], faults: Sequence[Fault]) -> bool:
+def _is_unwitnessed(entry: Entry, others: Iterable[Life], excuses: Excuses) -> bool:
     """True if one of these programs started before ``entry``, and that nobody knew of it has an excuse."""
     mine = Life(entry, entry.at, "")
-    return any(_unwitnessed(life, mine, faults) for life in others if life.start.at < entry.at)
+    return any(excuses.unwitnessed(life, mine) for life in others if life.start.at < entry.at)
 
 
-def _children(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+def _children(runs: Mapping[str, list[Life]], record: Record, excuses: Excuses, counts: Counter[str]) -> Iterable[str]:
     """A child that made itself a daemon ends with its attempt. It is never alive beside the next attempt. It does not
     outlive its program by more than CHILD_S, unless a fault stopped or killed the process that should have ended it."""
     for of_run in runs.values():
@@ -214,7 +263,7 @@ def _children(runs: Mapping[str, list[Life]], record: Record, counts: Counter[st
             for last in [at for *owner, at in record.children if tuple(owner) == mine]:
                 counts["children that made themselves daemons"] += 1
                 later = next(iter(of_run[number + 1 :]), None)
-                if later and last > later.start.at + TICK_S and not _unwitnessed(life, later, record.faults):
+                if later and last > later.start.at + TICK_S and not excuses.unwitnessed(life, later):
                     both = _told([life, later])
                     yield f"{life.start.run}: a child of the attempt before is alive to {last:.2f}: {both}"
                 elif last > life.last + CHILD_S and not _harmed(life.start.node, life.last, last, record.faults):
@@ -258,7 +307,7 @@ def _before_start(runs: Mapping[str, list[Life]], faults: Sequence[Fault]) -> tu
 # ---- runs that were not launched
 
 
-def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str]) -> Iterable[str]:
+def _missing(runs: Mapping[str, list[Life]], record: Record, excuses: Excuses, counts: Counter[str]) -> Iterable[str]:
     accepted: dict[str, list[Accepted]] = defaultdict(list)
     for one in record.accepted:
         accepted[one.run].append(one)
@@ -269,10 +318,10 @@ def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str
         counts["never succeeded" if of_run else "never started"] += 1
         answer = record.answers.get(run, Answer("", "", "nobody was asked"))
         if not answer.state:
-            if not of_run and all(_forgotten(one, record.faults) for one in accepted.get(run, ())) and run in accepted:
+            if not of_run and all(excuses.forgotten(run, one.at) for one in accepted.get(run, ())) and run in accepted:
                 counts["triggers forgotten by a ledger that lost writes"] += 1
                 continue
-            if not of_run and KINDS[_job(run)].overlap == "forbid" and _rejection_forgotten(run, record):
+            if not of_run and KINDS[_job(run)].overlap == "forbid" and _rejection_forgotten(run, record, excuses):
                 counts["rejected, and forgotten by a ledger that lost writes"] += 1
                 continue
             counts["lost without an explanation"] += 1
@@ -289,35 +338,13 @@ def _missing(runs: Mapping[str, list[Life]], record: Record, counts: Counter[str
             yield f"{run} is unknown, and its job does not hold"
 
 
-# ---- consequences of a ledger that lost writes
-
-
-def _setbacks(faults: Iterable[Fault]) -> Iterable[Fault]:
-    return [fault for fault in faults if fault.forgets]
-
-
-def _unwitnessed(earlier: Life, later: Life, faults: Sequence[Fault]) -> bool:
-    """True if the ledger lost the earlier program's grant with its last writes, and the program's node was cut off from
-    the new master and from the bus from then until the end of the quarantine."""
-    for fault in _setbacks(faults):
-        lost = fault.began - LAG_S < earlier.start.at < fault.struck + LAG_S
-        alone = earlier.start.node in fault.cut_off and fault.until >= min(later.start.at, fault.struck + QUARANTINE_S)
-        if lost and alone:
-            return True
-    return False
-
-
-def _forgotten(trigger: Accepted, faults: Sequence[Fault]) -> bool:
-    return any(fault.began - LAG_S < trigger.at < fault.struck + LAG_S for fault in _setbacks(faults))
-
-
-def _rejection_forgotten(run: str, record: Record) -> bool:
+def _rejection_forgotten(run: str, record: Record, excuses: Excuses) -> bool:
     """True if the run's fire time came while rows were lost. A run that is not launched has no witness to restore its
     row."""
     if not record.entries:
         return False
     at = fire_time(run) - record.entries[0].wall + record.entries[0].at  # on CLOCK_BOOTTIME
-    return any(fault.began - LAG_S < at < fault.struck + LAG_S for fault in _setbacks(record.faults))
+    return excuses.forgotten(run, at)
 
 
 def _job(run: str) -> str:

@@ -188,6 +188,28 @@ def test_a_second_launch_is_excused_by_the_log_of_faults_alone() -> None:
     assert judged(again, faults=[behind_a_cut._replace(forgets=False)]).violations
 
 
+def test_one_fault_explains_a_bounded_number_of_launches_and_of_runs() -> None:
+    behind_a_cut = fault("promote behind a cut", 0.5, 45.0, cut_off="n1", forgets=True)
+
+    def found(launches: int, triggers: int) -> list[str]:
+        entries, names = [], [f"asked#{number}" for number in range(launches)]
+        for number, run in enumerate(names):
+            entries += [
+                said("start", 1.0, run=run, token=10 + number),
+                said("start", 40.0, run=run, token=100 + number, node="n2"),
+                said("end", 41.0, run=run, token=100 + number, node="n2"),
+            ]
+        lost = [f"asked#lost-{number}" for number in range(triggers)]
+        unknown: dict[str, Any] = dict.fromkeys([name.replace("#", "_") for name in lost], Answer("", "", ""))
+        return judged(entries, accepted=lost, faults=[behind_a_cut], **unknown).violations
+
+    assert found(checker.LAUNCHES_LOST, checker.RUNS_LOST) == []
+    (violation,) = found(checker.LAUNCHES_LOST + 1, 1)
+    assert f"explains {checker.LAUNCHES_LOST + 1} launches" in violation
+    (violation,) = found(1, checker.RUNS_LOST + 1)
+    assert f"explains {checker.RUNS_LOST + 1} runs" in violation
+
+
 @pytest.mark.parametrize("word", ["overlap", "crossed"])
 def test_a_lock_that_is_held_is_excused_by_the_grant_that_was_lost(word: str) -> None:
     """A cut-off promotion that could not have lost that grant excused every overlap around it."""
