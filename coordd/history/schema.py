@@ -151,6 +151,12 @@ TABLES = {
     "corrupt": CORRUPT,
 }
 
+# Columns whose values are nearly all different. To look for a dictionary takes a quarter of the time of writing them.
+DIFFERENT = (
+    *("line", "id", "seq", "clock", "timestamp", "uuid", "run", "token", "nonce", "runtime", "application_id"),
+    *("first_at", "granted", "started", "ended", *SEEN),
+)
+
 
 def ddl(columns: dict[str, str], *more: str) -> str:
     """The schema as Spark reads it."""

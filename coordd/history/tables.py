@@ -25,7 +25,7 @@ from pyspark.sql import (
 
 from coordd.errors import ConfigError
 from coordd.history.figures.counting import OPEN
-from coordd.history.schema import TABLES, ddl
+from coordd.history.schema import DIFFERENT, TABLES, ddl
 from coordd.history.segments import link
 
 # The partition of a table without rows: one file without rows, so that readers find the columns. No row is of that day:
@@ -34,6 +34,8 @@ EMPTY = "date=1900-01-01"
 
 # Tables about runs, and what tells their run.
 OF_RUNS = {"events": "uuid", "runs": "uuid", "attempts": "run", "grants": "run", "fires": "run"}
+
+NO_DICTIONARY = {f"parquet.enable.dictionary#{column}": "false" for column in DIFFERENT}
 
 # A partition with more files is written as one again when it gets more rows.
 FILES_MAX = 12
@@ -111,7 +113,7 @@ class Tables:
         before = _files(path) if afar else set()
         told = Observation()
         seen = rows.observe(told, F.count(F.lit(1)).alias("rows")) if afar else rows
-        seen.write.mode("append").partitionBy(*by).parquet(f"file://{path}")
+        seen.write.options(**NO_DICTIONARY).mode("append").partitionBy(*by).parquet(f"file://{path}")
         if not afar:
             return
         written, files = int(told.get.get("rows") or 0), _files(path) - before

@@ -22,7 +22,7 @@ ATTEMPTS_SHOWN = 300
 FINDINGS_SHOWN = 50
 
 # Up to this number of runs, Spark need not compile a query.
-QUICK_MAX = 50_000
+QUICK_MAX = 300_000
 
 # For each core, the runs are kept in this many parts.
 PARTS_EACH = 2
