@@ -39,8 +39,8 @@ QUARANTINE_S = 25.0
 # SIGTERM, SIGKILL and a busy machine.
 CHILD_S = 12.0
 
-# A fault explains at most so many launches, triggers or fire times. In the seconds of which writes are lost, one node
-# launches three programs, about, and a cluster accepts and rejects ten runs.
+# The maximum of launches, and of triggers and fire times, that one fault explains. In the seconds of which writes are
+# lost, one node launches three programs, about, and a cluster accepts and rejects ten runs.
 LAUNCHES_LOST = 8
 RUNS_LOST = 40
 

@@ -49,7 +49,7 @@ LATE, BREAKER, OVERLAP, LIMIT, OTHER = "late", "breaker", "overlap", "limit", "r
 # Runs in these states have not ended.
 OPEN = (PENDING, RECEIVED, STARTED, RETRY, UNKNOWN)
 
-# Of quantiles: the rank of the answer is wrong by one in so many at most; for few values it is exact.
+# The accuracy of quantiles: the rank of an estimate is right up to a thousandth; of few values it is exact.
 ACCURACY = 1000
 
 Rows = list[dict[str, Any]]
