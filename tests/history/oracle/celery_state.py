@@ -40,9 +40,10 @@ def compare(records: Iterable[Row], runs: Mapping[str, Row], tally: Tally) -> No
     for uuid, events in by_uuid.items():
         attempt = 0
         for event in sorted(events, key=run_key):
-            if (event.get("attempt") or 0) > attempt and uuid in state.tasks:
+            if (event.get("attempt") or 0) > attempt:
                 attempt = event["attempt"]
-                state.tasks[uuid].state = PENDING
+                if uuid in state.tasks:
+                    state.tasks[uuid].state = PENDING
             state.event({**event, "local_received": event["timestamp"]})  # a receiver of Celery adds it
         task = vars(state.tasks[uuid])
         row = runs.get(uuid, {})
