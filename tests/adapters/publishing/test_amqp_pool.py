@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aio_pika
@@ -11,10 +13,12 @@ import pytest
 import trio
 from support import servers
 
+from coordd.adapters import secrets
 from coordd.adapters.publishing import amqp_pool
 from coordd.adapters.publishing.amqp_link import REPEATED
 from coordd.adapters.publishing.amqp_pool import CONNECTIONS_MAX, REFUSED, TIMED_OUT, AmqpPool
 from coordd.config.hooks.delivery import Delivered, Delivery
+from coordd.config.sections import ClusterConfig
 
 LIMIT_S = 240.0
 QUEUE = "letters"
@@ -65,12 +69,16 @@ def letter(number: int, *to: Broker, queue: str = QUEUE, **more: Any) -> Deliver
     return Delivery(addresses, f"m{number}", f"body {number}", "text/plain", **said)
 
 
+def encrypted(url: str, authority: str) -> ssl.SSLContext | None:
+    return secrets.tls_of(url, ClusterConfig(tls_ca=authority))
+
+
 def with_pool(act: Callable[[AmqpPool], Awaitable[Any]]) -> Any:
     """What a function says that gets the connections, as a node has them."""
 
     async def main() -> Any:
         with trio.fail_after(LIMIT_S):
-            pool = AmqpPool("coordd test", password=lambda _path: "", tls=lambda _url, _ca: None)
+            pool = AmqpPool("coordd test", password=lambda _path: "", tls=encrypted)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(pool.run)
                 said = await act(pool)
@@ -164,3 +172,22 @@ def test_a_broker_that_is_killed_or_hangs_loses_nothing_and_is_used_again(
     for found in there:
         numbers = [int(name[1:]) for name, _ in found]
         assert numbers == sorted(numbers)
+
+
+def test_a_broker_with_tls_is_believed_by_its_authority_alone(tmp_path: Path) -> None:
+    for name in ("ours", "other"):
+        (tmp_path / name).mkdir()
+    made, other = servers.certificates(tmp_path / "ours"), servers.certificates(tmp_path / "other")
+    with servers.rabbit(tls=made) as server:
+        asyncio.run(taken(server.url, purge=True))
+        broker = Broker(server, server.tls_url)
+
+        async def act(pool: AmqpPool) -> None:
+            for number, authority in enumerate(("", other.ca)):
+                refused = await pool.publish(letter(number, broker, tls_ca=authority))
+                assert refused.code in (TIMED_OUT, REFUSED), refused
+                assert all("certificate" in one.lower() for one in refused.said), refused
+            assert (await pool.publish(letter(2, broker, tls_ca=made.ca))).code == 0
+
+        with_pool(act)
+        assert asyncio.run(taken(server.url)) == [("m2", False)]
