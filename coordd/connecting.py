@@ -16,6 +16,7 @@ from coordd.adapters.bus.unix_bus import UnixBus
 from coordd.adapters.ledger.sqlite_ledger import SqliteLedger
 from coordd.config import keyring
 from coordd.config.addresses import ENCRYPTED
+from coordd.config.hooks.delivery import socket_path
 from coordd.config.sections import FILES, PYTHON, ClusterConfig, Config
 from coordd.core.jobs.job import Job
 from coordd.core.ledger.identity import Known
@@ -26,6 +27,8 @@ from coordd.plugins import CONFIG_BACKENDS
 from coordd.ports import Bus, Ledger, Mirror, Published, RevisionStore
 from coordd.services.backends.published import PublishedSource
 from coordd.services.backends.source import Called, Source
+from coordd.services.ledger import LedgerService
+from coordd.services.publishing.passing import Brokers, Passing
 from coordd.services.sealed_bus import SealedBus
 
 # How far (seconds) a promoted replica may lag behind its master; the quarantine after a failover is that much longer
@@ -272,6 +275,21 @@ def make_mirror(config: Config, connections: Connections) -> Mirror | None:
     return AmqpMirror(
         urls, exchange, f"coordd@{node}", password=password, tls=lambda url: secrets.tls_of(url, connections.cluster)
     )
+
+
+def make_passing(config: Config, ledger: LedgerService) -> Passing:
+    """The connections of messages to brokers."""
+
+    def brokers() -> Brokers:
+        from coordd.adapters.publishing.amqp_pool import AmqpPool  # it loads aio-pika
+
+        return AmqpPool(
+            f"coordd messages {config.cluster.name}/{config.node.name}",
+            password=lambda path: secrets.password(path, ""),
+            tls=lambda url, authority: secrets.tls_of(url, ClusterConfig(tls_ca=authority)),
+        )
+
+    return Passing(socket_path(config.node.runtime_dir), brokers, ledger)
 
 
 def url_of_ledger(cluster: ClusterConfig) -> str:

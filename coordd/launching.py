@@ -14,9 +14,11 @@ from typing import Any
 from coordd import __version__
 from coordd.adapters import logs, secrets
 from coordd.adapters.cluster import properties
-from coordd.adapters.cluster.opening import LOOKED_UP_BY, LOOKED_UP_WITH, STANDALONE, has_lookup, open_manager
+from coordd.adapters.cluster.http import ANSWER_S
+from coordd.adapters.cluster.opening import LOOKED_UP_BY, LOOKED_UP_WITH, STANDALONE, YARN, has_lookup, open_manager
 from coordd.adapters.disk.copies import SqliteCopies
 from coordd.adapters.disk.files import write_atomic
+from coordd.adapters.drivers.far_ui import FarUi
 from coordd.adapters.drivers.ui import SparkUi
 from coordd.adapters.faststart import archive
 from coordd.adapters.faststart.prepared import DIRECTORY, Prepared, new_directory
@@ -39,10 +41,9 @@ from coordd.adapters.spark import (
 )
 from coordd.adapters.triggers.queues import MessageQueues
 from coordd.adapters.triggers.remote_files import look as look_at_files
-from coordd.config.hooks.delivery import socket_path
-from coordd.config.sections import ClusterConfig, Config
+from coordd.config.sections import Config
 from coordd.config.tracing import endpoint
-from coordd.connecting import Connections, make_mirror
+from coordd.connecting import Connections, make_mirror, make_passing
 from coordd.core.jobs.applications import run_mark
 from coordd.core.jobs.arguments import built_in, fill_launch, placeholders, unpacked
 from coordd.core.jobs.job import Command, Job, SparkSubmit
@@ -56,7 +57,7 @@ from coordd.core.ready import Launch
 from coordd.core.runs.knowledge import DRIVER, EXECUTORS
 from coordd.core.trace import trace_id, traceparent
 from coordd.errors import CoorddError, UnavailableError
-from coordd.ports import Applications, SpanExporter
+from coordd.ports import Applications, Driven, DriverUi, SpanExporter
 from coordd.services.applications.reconciling import Reconciling
 from coordd.services.checks.startable import Ask, Question
 from coordd.services.control.doctor import WARN, Check, check
@@ -67,8 +68,7 @@ from coordd.services.guarding.listener import GuardListener
 from coordd.services.ledger import LedgerService
 from coordd.services.logs.files import log_path
 from coordd.services.observing import Outlets
-from coordd.services.progress.service import Progress
-from coordd.services.publishing.passing import Brokers, Passing
+from coordd.services.progress.service import ASK_S, Progress
 from coordd.services.runners import Runners
 from coordd.services.sinks.service import Sinks
 from coordd.services.tracing import service as tracing
@@ -134,21 +134,6 @@ def make_calls(config: Config, driver: Driver, ledger: LedgerService, connection
     return Calls(config.triggers.address, driver, ledger, secret, tls if config.triggers.tls else None)
 
 
-def make_passing(config: Config, ledger: LedgerService) -> Passing:
-    """The connections of messages to brokers."""
-
-    def brokers() -> Brokers:
-        from coordd.adapters.publishing.amqp_pool import AmqpPool  # it loads aio-pika
-
-        return AmqpPool(
-            f"coordd messages {config.cluster.name}/{config.node.name}",
-            password=lambda path: secrets.password(path, ""),
-            tls=lambda url, authority: secrets.tls_of(url, ClusterConfig(tls_ca=authority)),
-        )
-
-    return Passing(socket_path(config.node.runtime_dir), brokers, ledger)
-
-
 def make_outlets(
     config: Config, driver: Driver, ledger: LedgerService, runners: Runners, builder: LaunchBuilder
 ) -> Outlets:
@@ -159,7 +144,7 @@ def make_outlets(
     exporter = builder.exporter = make_exporter(config)
     if exporter is not None:
         logs.traced(lambda run: trace_id(config.cluster.name, run))
-    progress = Progress(driver, ledger, runners, SparkUi)
+    progress = Progress(driver, ledger, runners, builder.driver_ui)
     mirror = make_mirror(config, builder._connections)
     archives = Archives(builder.archives_directory, builder.archives)
     guard = make_guard(config, ledger, builder._connections)
@@ -352,13 +337,31 @@ class LaunchBuilder:
         of = AttemptInfo(job.name, 0, 0, "", "", 0.0)
         if row is not None:
             of = AttemptInfo(row.run, int(row.attempt), int(row.token), "", host_of(row.node), row.fire_at)
-        launch = fill_launch(job.launch, self._values(job, of, unpacked(row.args) if row is not None else {}))
+        return self._manager(job, of, row.args if row is not None else "")
+
+    def driver_ui(self, driven: Driven, launch: Launch, job: Job) -> DriverUi | None:
+        """The way to the driver of an attempt of this node; None: it is on a cluster that leads to no driver."""
+        assert isinstance(job.launch, SparkSubmit)
+        if not (self._is_tracked(job) or self._master(job.launch) == YARN):
+            return None if job.drives_elsewhere else SparkUi(driven)
+        of = AttemptInfo(launch.run, launch.attempt, launch.token, "", driven.host, launch.fire_at)
+        return FarUi(driven, partial(self._manager, job, of, launch.args, ASK_S))
+
+    def _manager(self, job: Job, of: AttemptInfo, args: str, answer_s: float = ANSWER_S) -> Applications:
+        """The cluster manager, by the settings that an attempt's spark-submit gets. Raises CoorddError."""
+        assert isinstance(job.launch, SparkSubmit)
+        launch = fill_launch(job.launch, self._values(job, of, unpacked(args) if args else {}))
         assert isinstance(launch, SparkSubmit)
         program = build(job, launch, self._defaults(), of)
         conf = properties.parse(program.secrets)
         spark = self.config.spark
         return open_manager(
-            self._master(launch), conf, program.env, kept_s=spark.retention, yarn_command=spark.yarn_command
+            self._master(launch),
+            conf,
+            program.env,
+            answer_s=answer_s,
+            kept_s=spark.retention,
+            yarn_command=spark.yarn_command,
         )
 
     def _values(self, job: Job, of: AttemptInfo, args: Mapping[str, str]) -> dict[str, str]:

@@ -9,8 +9,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from coordd.errors import UnavailableError
@@ -31,6 +31,26 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     content: bytes
+
+
+class DriverPlace(NamedTuple):
+    """Where the UI of a driver may be. ``address``: for people. ``ask``: path and seconds -> the answer; raises
+    UnavailableError.
+    """
+
+    address: str
+    ask: Callable[[str, float], Answer]
+
+
+@runtime_checkable
+class ShowsDrivers(Protocol):
+    """A cluster manager that leads to the UIs of its drivers."""
+
+    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
+        """Where the UI of an application's driver may be. ``port``: Spark's first port for it.
+
+        Raises UnavailableError: not now.
+        """
 
 
 def request(

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from coordd.adapters.cluster.http import ANSWER_S, Answer, read_json, request, shown
+from coordd.adapters.cluster.http import ANSWER_S, Answer, DriverPlace, read_json, request, shown
 from coordd.adapters.cluster.kube_access import Access
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, FAILED, KILLED, PREFIX, SUCCEEDED, Application
@@ -90,6 +90,21 @@ class Kubernetes:
         if time.time() - since > self._kept_s:
             return f"driver pods are kept for {self._kept_s:g} s ([spark] retention), and the submission is older"
         return ""
+
+    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
+        """Behind the API server's proxy to the driver's pod."""
+        base = f"{self._pods}/{quote(ident)}:{port}/proxy"
+
+        def ask(path: str, answer_s: float) -> Answer:
+            answer = self._request("GET", base + path, answer_s=min(self._answer_s, answer_s))
+            if answer.status in (401, 403):
+                raise UnavailableError(
+                    f"{self._access.url}{base}: expected to be let in, found {answer.status}: the account needs the"
+                    " verb get on pods/proxy of this namespace"
+                )
+            return answer
+
+        return [DriverPlace(self._access.url + base, ask)]
 
     # ---- steps
 

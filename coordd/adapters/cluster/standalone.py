@@ -16,9 +16,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from coordd.adapters.cluster.http import ANSWER_S, Answer, read_json, request, shown
+from coordd.adapters.cluster.http import ANSWER_S, Answer, DriverPlace, read_json, request, shown
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, ENDED, FAILED, KILLED, MARK, SUCCEEDED, Application
 from coordd.core.redaction import redact_text, telling_line
@@ -26,6 +26,9 @@ from coordd.errors import UnavailableError
 
 # Spark's default ports.
 UI_PORT, REST_PORT = "8080", "6066"
+
+# The number of ports that Spark tries for the UI of a driver.
+UI_PORTS = 17
 
 # The states of a driver that is over, as its worker says. ERROR: it could not be started.
 BY_WORKER = {"FINISHED": SUCCEEDED, "FAILED": FAILED, "KILLED": KILLED, "ERROR": FAILED}
@@ -155,6 +158,18 @@ class Standalone:
         """Nothing that a master shows proves that it has forgotten no driver."""
         return "a Standalone master forgets ended drivers when it restarts, and does not say when it did"
 
+    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
+        """The ports of Spark's UIs on the driver's worker: which of them is its one, only the UI tells. Raises
+        UnavailableError.
+        """
+        state = self._state()
+        of = next((str(driver.get("worker")) for driver in state.drivers if driver["id"] == ident), "")
+        host = urlsplit(state.workers.get(of, "")).hostname
+        if not host:
+            raise UnavailableError(f"{state.place}: {ident} has no worker now")
+        named = f"[{host}]" if ":" in host else host
+        return [_place(f"http://{named}:{one}") for one in range(port, port + UI_PORTS)]
+
     # ---- the master
 
     def _state(self) -> State:
@@ -268,6 +283,10 @@ class Standalone:
 
     def _get(self, url: str) -> Answer:
         return _good(request("GET", url, answer_s=self._answer_s), url)
+
+
+def _place(address: str) -> DriverPlace:
+    return DriverPlace(address, lambda path, answer_s: request("GET", address + path, answer_s=answer_s))
 
 
 def _good(answer: Answer, url: str) -> Answer:

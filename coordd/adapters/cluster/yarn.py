@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from coordd.adapters.cluster import http
 from coordd.adapters.cluster.hadoop import resource_managers, value_of
-from coordd.adapters.cluster.http import ANSWER_BYTES_MAX, ANSWER_S, Answer, read_json, request, shown
+from coordd.adapters.cluster.http import ANSWER_BYTES_MAX, ANSWER_S, Answer, DriverPlace, read_json, request, shown
 from coordd.core.jobs import applications
 from coordd.core.jobs.applications import ALIVE, ENDED, FAILED, KILLED, SUCCEEDED, Application
 from coordd.core.redaction import redact_text
@@ -96,6 +96,14 @@ class Yarn:
             return f"the ResourceManager keeps {kept} ended applications, and {submitted:.0f} were submitted"
         return ""
 
+    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
+        """Behind YARN's proxy, at the address that the ResourceManager tells. Raises UnavailableError."""
+        one = application_of(self._object(f"{APPS}/{quote(ident)}", "app"))
+        if one.state != ALIVE or not one.ui.startswith(("http://", "https://")):
+            raise UnavailableError(f"{self.place}: {ident} has no tracking URL now")
+        base = one.ui.rstrip("/")
+        return [DriverPlace(base, lambda path, answer_s: self._ask_one("GET", base + path, None, answer_s))]
+
     # ---- the answers
 
     def _listed(self, tag: str) -> list[Application]:
@@ -141,11 +149,12 @@ class Yarn:
             return url.partition("?")[0], answer
         raise UnavailableError("; ".join(problems))
 
-    def _ask_one(self, method: str, url: str, body: bytes | None) -> Answer:
+    def _ask_one(self, method: str, url: str, body: bytes | None, limit_s: float | None = None) -> Answer:
         headers = {"Content-Type": "application/json", "X-Requested-By": "coordd"} if body is not None else {}
-        answer = request(method, url, headers=headers, body=body, answer_s=self._answer_s)
+        answer_s = self._answer_s if limit_s is None else limit_s
+        answer = request(method, url, headers=headers, body=body, answer_s=answer_s)
         if answer.status == 401 and "negotiate" in answer.headers.get("www-authenticate", "").lower():
-            answer = self._with_kerberos(method, url.partition("user.name=")[0].rstrip("?&"), body)
+            answer = self._with_kerberos(method, url.partition("user.name=")[0].rstrip("?&"), body, answer_s)
         if answer.status in (401, 403):
             raise UnavailableError(
                 f"{url.partition('?')[0]}: expected to be let in, found {answer.status}"
@@ -154,16 +163,16 @@ class Yarn:
             )
         return answer
 
-    def _with_kerberos(self, method: str, url: str, body: bytes | None) -> Answer:
+    def _with_kerberos(self, method: str, url: str, body: bytes | None, answer_s: float) -> Answer:
         argv = ["curl", "--silent", "--show-error", "--negotiate", "--user", ":", "--request", method]
-        argv += ["--max-time", f"{self._answer_s:g}", "--max-filesize", str(ANSWER_BYTES_MAX)]
+        argv += ["--max-time", f"{answer_s:g}", "--max-filesize", str(ANSWER_BYTES_MAX)]
         argv += ["--header", "Accept: application/json", "--write-out", "\n%{http_code}"]
         if body is not None:
             argv += ["--header", "Content-Type: application/json", "--header", "X-Requested-By: coordd"]
             argv += ["--data-binary", "@-"]
         try:
             done = subprocess.run(
-                [*argv, "--", url], input=body or b"", capture_output=True, env=self._env, timeout=self._answer_s + 5,
+                [*argv, "--", url], input=body or b"", capture_output=True, env=self._env, timeout=answer_s + 5,
                 check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as exc:

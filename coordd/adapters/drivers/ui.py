@@ -56,7 +56,7 @@ class SparkUi:
 
     def look(self, application_id: str, within_s: float) -> Seen:
         """How far it is. Raises UnavailableError (later perhaps) or RefusedError (never for this attempt)."""
-        if self._conf.get("spark.ui.enabled", "true").lower() == "false":
+        if is_off(self._conf):
             raise RefusedError(OFF, kind="no_ui")
         deadline = time.monotonic() + within_s
         if self._place is None:
@@ -67,14 +67,14 @@ class SparkUi:
         except UnavailableError:
             self._place = None  # a driver may start a second SparkContext, with another UI
             raise
-        return _counted(jobs, address)
+        return counted(jobs, address)
 
     def _find(self, application_id: str, deadline: float) -> tuple[Listener, str, str]:
         found = [one for one in listeners.of_program(self._driven.program, self._driven.user) if self._may_be_ui(one)]
         why = "the driver's UI is not there yet, or the application has switched it off"
         for listener in sorted(found, key=lambda one: one.port)[:CANDIDATES_MAX]:
             try:
-                for application in _list(_asked(listener, "/api/v1/applications", deadline)):
+                for application in listed(_asked(listener, "/api/v1/applications", deadline)):
                     known = str(application.get("id", "")) if isinstance(application, dict) else ""
                     if known and application_id in ("", known):
                         path = f"/api/v1/applications/{quote(known, safe='')}"
@@ -85,16 +85,13 @@ class SparkUi:
         raise UnavailableError(why)
 
     def _may_be_ui(self, listener: Listener) -> bool:
-        port = self._conf.get("spark.ui.port", "")
-        first = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else UI_PORT
+        first = first_port(self._conf)
         return listener.everywhere or first <= listener.port < first + UI_PORTS
 
     def _recognised(self, environment: Any, port: int) -> str:
         """The UI's address for people, if this driver is the attempt's. Raises UnavailableError."""
-        pairs = environment.get("sparkProperties") if isinstance(environment, dict) else None
-        conf = {str(pair[0]): str(pair[1]) for pair in _list(pairs) if isinstance(pair, list) and len(pair) == 2}
-        driven = self._driven
-        if (conf.get("spark.coordd.run"), conf.get("spark.coordd.attempt")) != (driven.run, str(driven.attempt)):
+        conf, driven = properties_of(environment), self._driven
+        if not is_of(conf, driven):
             raise UnavailableError(f"the UI on port {port} is another driver's")
         host = conf.get("spark.driver.host") or driven.host
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -110,13 +107,35 @@ def _effective(driven: Driven) -> Mapping[str, str]:
     return {**driven.conf, **dict(_PROPERTY.findall(text))}
 
 
-def _counted(jobs: Any, address: str) -> Seen:
+def properties_of(environment: Any) -> dict[str, str]:
+    """Spark's settings, as a driver tells them. Raises UnavailableError."""
+    pairs = environment.get("sparkProperties") if isinstance(environment, dict) else None
+    return {str(pair[0]): str(pair[1]) for pair in listed(pairs) if isinstance(pair, list) and len(pair) == 2}
+
+
+def is_of(conf: Mapping[str, str], driven: Driven) -> bool:
+    """True if the driver with these settings is that of the attempt."""
+    return (conf.get("spark.coordd.run"), conf.get("spark.coordd.attempt")) == (driven.run, str(driven.attempt))
+
+
+def first_port(conf: Mapping[str, str]) -> int:
+    """The first port that a driver tries for its UI."""
+    port = conf.get("spark.ui.port", "")
+    return int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else UI_PORT
+
+
+def is_off(conf: Mapping[str, str]) -> bool:
+    """True if the driver has no UI."""
+    return conf.get("spark.ui.enabled", "true").lower() == "false"
+
+
+def counted(jobs: Any, address: str) -> Seen:
     """The sums over all jobs of the application. Spark runs no task again whose output is there: those are skipped."""
     stages = stages_done = tasks = tasks_done = tasks_failed = 0
-    for job in _list(jobs):
+    for job in listed(jobs):
         if not isinstance(job, dict):
             raise UnavailableError("the driver's UI answers something else than jobs")
-        stages += max(0, len(_list(job.get("stageIds"))) - _count(job, "numSkippedStages"))
+        stages += max(0, len(listed(job.get("stageIds"))) - _count(job, "numSkippedStages"))
         stages_done += _count(job, "numCompletedStages")
         tasks += max(0, _count(job, "numTasks") - _count(job, "numSkippedTasks"))
         tasks_done += _count(job, "numCompletedTasks")
@@ -131,7 +150,8 @@ def _count(job: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _list(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """A list that a UI has answered. Raises UnavailableError."""
     if not isinstance(value, list):
         raise UnavailableError("the driver's UI answers something else than its REST interface")
     return value

@@ -16,6 +16,7 @@ import trio
 
 from coordd.core.jobs.job import Job, SparkSubmit, job_of
 from coordd.core.ledger.words import STARTED, SUCCESS
+from coordd.core.ready import Launch
 from coordd.errors import CoorddError, RefusedError, UnavailableError
 from coordd.ports import Driven, DriverUi, Ledger, Seen
 from coordd.services.driver import Driver
@@ -32,6 +33,8 @@ LOOK_S = 1.0
 POLL_S = 5.0
 POLL_FIRST_S = 1.0
 POLL_MAX_S = 60.0
+# A driver on a cluster is asked less often: the cluster manager has to pass each question on.
+FAR_POLL_S = 15.0
 
 # The time for one driver, and how many are asked at once.
 ASK_S = 4.0
@@ -48,26 +51,31 @@ SUCCESSES_MAX = 20
 # Runs in one answer to another node; with more, the rest is not told.
 TOLD_MAX = 100
 
-# Of a run in deploy mode cluster.
+# Of a run in deploy mode cluster whose cluster manager leads to no driver.
 FAR = (
-    "its driver is on the cluster (deploy mode cluster), and this version asks none there: look at the cluster"
-    " manager's page of the application"
+    "its driver is on the cluster (deploy mode cluster), and nothing leads there: look at the cluster manager's page of"
+    " the application"
 )
 
 _COUNTS = ("stages", "stages_done", "tasks", "tasks_done", "tasks_failed")
 
 
+# The way to the driver of an attempt; None: there is none.
+OpenUi = Callable[[Driven, Launch, Job], DriverUi | None]
+
+
 class _Watched:
     """One attempt whose driver is asked."""
 
-    def __init__(self, ui: DriverUi) -> None:
+    def __init__(self, ui: DriverUi | None, *, far: bool = False) -> None:
         self.ui = ui
+        self.poll_s = FAR_POLL_S if far else POLL_S
         self.seen: Seen | None = None
-        self.problem = "its driver has not been asked yet"
+        self.problem = "its driver has not been asked yet" if ui is not None else FAR
         self.usual_s: float | None = None  # the job's usual runtime
         self.next_at = 0.0
         self.pause_s = POLL_FIRST_S / 2
-        self.over = False  # it never answers
+        self.over = ui is None  # it never answers
         self.busy = False
         self.learnt = False  # usual_s was looked up
 
@@ -75,9 +83,7 @@ class _Watched:
 class Progress:
     """How far the Spark runs of this node are."""
 
-    def __init__(
-        self, driver: Driver, ledger: LedgerService, runners: Runners, open_ui: Callable[[Driven], DriverUi]
-    ) -> None:
+    def __init__(self, driver: Driver, ledger: LedgerService, runners: Runners, open_ui: OpenUi) -> None:
         self._driver = driver
         self._ledger = ledger
         self._runners = runners
@@ -117,7 +123,7 @@ class Progress:
         """As ``own``, for a run of any node (full_hostname)."""
         job = self._driver.node.jobs.get(job_of(run))
         if state != STARTED or not self._is_driven(job):
-            return None, FAR if state == STARTED and job is not None and job.drives_elsewhere else None
+            return None, None
         if node == self._driver.node.full_hostname or self.relay is None:
             return self.own(run)
         said = (await self._of_others([node])).get(run)
@@ -158,7 +164,7 @@ class Progress:
                 yield runner
 
     def _conf(self, runner: RunnerHandle) -> dict[str, str] | None:
-        """The conf of the job, if its driver runs here."""
+        """The conf of the job, if it has a driver."""
         job = self._driver.node.definition(runner.launch.job, runner.launch.digest)
         if job is None or not isinstance(job.launch, SparkSubmit) or not self._is_driven(job):
             return None
@@ -166,14 +172,17 @@ class Progress:
 
     @staticmethod
     def _is_driven(job: Job | None) -> bool:
-        return job is not None and isinstance(job.launch, SparkSubmit) and job.launch.deploy_mode == "client"
+        return job is not None and isinstance(job.launch, SparkSubmit)
 
     def _begin(self, runner: RunnerHandle) -> _Watched:
         launch, conf = runner.launch, self._conf(runner) or {}
         job = self._driver.node.definition(launch.job, launch.digest)
-        host, user = self._driver.node.hostname, job.run_as if job is not None else ""
-        driven = Driven(launch.run, launch.attempt, runner.program, runner.directory, conf, host, user)
-        watched = self._watched[runner.directory] = _Watched(self._open_ui(driven))
+        assert job is not None
+        host = self._driver.node.hostname
+        driven = Driven(launch.run, launch.attempt, runner.program, runner.directory, conf, host, job.run_as)
+        watched = self._watched[runner.directory] = _Watched(
+            self._open_ui(driven, launch, job), far=job.drives_elsewhere
+        )
         return watched
 
     def _forget(self, alive: set[str]) -> None:
@@ -185,10 +194,10 @@ class Progress:
                 watched.usual_s = await self._usual_s(runner.launch.job)
                 watched.learnt = True
             watched.seen = await self._look(runner, watched)
-            watched.pause_s = POLL_S
+            watched.pause_s = watched.poll_s
         except RefusedError as exc:
             watched.over, watched.problem = True, str(exc)
-        except UnavailableError as exc:
+        except CoorddError as exc:  # also ConfigError: of the files that lead to a cluster manager
             watched.problem = str(exc)
             watched.pause_s = min(2 * watched.pause_s, POLL_MAX_S)
         except Exception as exc:
@@ -200,6 +209,7 @@ class Progress:
             watched.next_at = trio.current_time() + watched.pause_s
 
     async def _look(self, runner: RunnerHandle, watched: _Watched) -> Seen:
+        assert watched.ui is not None
         with trio.move_on_after(2 * ASK_S):
             return await trio.to_thread.run_sync(
                 watched.ui.look, runner.application_id, ASK_S, limiter=self._threads, abandon_on_cancel=True

@@ -26,6 +26,7 @@ TOLD = {"stages": 3, "stages_done": 1, "tasks": 40, "tasks_done": 12, "tasks_fai
 LAUNCHES: dict[str, SparkSubmit | Command] = {
     "etl": SparkSubmit("/a.py", conf={"spark.ui.port": "4050"}),
     "far": SparkSubmit("/a.py", deploy_mode="cluster"),
+    "nowhere": SparkSubmit("/a.py", deploy_mode="cluster"),
     "sh": Command(("true",)),
 }
 
@@ -65,9 +66,10 @@ class Setup:
         driver: Any = SimpleNamespace(node=node, now=lambda: Now(0.0, WALL))
         left = list(answers or [SEEN])
 
-        def open_ui(driven: Driven) -> FakeDriver:
+        def open_ui(driven: Driven, launch: Launch, job: Job) -> FakeDriver | None:
+            assert (driven.run, driven.attempt, job.name) == (launch.run, launch.attempt, launch.job)
             self.opened.append(driven)
-            return FakeDriver(driven, left, self.asked)
+            return FakeDriver(driven, left, self.asked) if job.name != "nowhere" else None
 
         self.progress = Progress(driver, self, SimpleNamespace(runners=self.runners), open_ui)  # type: ignore[arg-type]  # stand-ins
         self.progress.serve(SimpleNamespace(serve=lambda *_: None, ask=self.relay))  # type: ignore[arg-type]  # the same
@@ -111,36 +113,38 @@ def for_a_while(setup: Setup, seconds: float) -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_only_drivers_that_run_here_are_asked() -> None:
+def test_only_drivers_of_this_node_are_asked() -> None:
     setup = Setup()
-    for run in ("far#1", "sh#1", "gone#1"):
+    for run in ("sh#1", "gone#1"):
         setup.add(run)
     setup.add("etl#waits", program=0)
     setup.add("etl#over").ended = True
     setup.add("etl#1")
+    setup.add("far#1").application_id = "driver-1"
     for_a_while(setup, 2.0)
 
-    assert [one.run for one in setup.opened] == ["etl#1"]
+    assert [one.run for one in setup.opened] == ["etl#1", "far#1"]
     assert setup.opened[0][1:] == (0, 77, "/runs/etl#1", {"spark.ui.port": "4050"}, "edge-1", "")
-    assert {name for _, name in setup.asked} == {"local-1"}
-    assert setup.progress.percents() == {"etl#1": 30}
+    assert {name for _, name in setup.asked} == {"local-1", "driver-1"}
+    assert setup.progress.percents() == {"etl#1": 30, "far#1": 30}
 
 
-def test_a_driver_on_a_cluster_has_a_reason_for_no_progress() -> None:
+def test_a_driver_on_a_cluster_that_leads_to_none_has_a_reason_for_no_progress() -> None:
     """Both fields were null, where the runbook says that one of them tells why."""
     setup = Setup()
+    setup.add("nowhere#1")
+    for_a_while(setup, 2.0)
 
     async def main() -> list[tuple[Any, str | None]]:
-        asked = (("far#1", "edge-1.7", "started"), ("far#1", "edge-2.8", "started"), ("far#1", "edge-1.7", "success"))
+        asked = (("nowhere#1", "edge-1.7", "started"), ("nowhere#1", "edge-1.7", "success"))
         return [await setup.progress.of(*one) for one in (*asked, ("sh#1", "edge-1.7", "started"))]
 
-    here, elsewhere, over, no_spark = trio.run(main)
+    (seen, why), over, no_spark = trio.run(main)
 
-    assert here == elsewhere
-    assert here[0] is None
-    assert (here[1] or "").startswith("its driver is on the cluster (deploy mode cluster), and this version asks none")
+    assert seen is None
+    assert (why or "").startswith("its driver is on the cluster (deploy mode cluster), and nothing leads there")
     assert over == no_spark == (None, None)
-    assert setup.relayed == [], "no node is asked for it"
+    assert setup.asked == []
 
 
 def test_a_driver_is_asked_at_an_interval_and_less_often_if_it_does_not_answer() -> None:

@@ -17,7 +17,8 @@ PODS = "/api/v1/namespaces/default/pods"
 
 class FakeKubernetes(FakeServer):
     """``pods`` by name. ``hidden``: they exist, and are not listed yet. ``logs``: what their drivers printed.
-    ``no_logs``: the account has no right to read logs.
+    ``no_logs``: the account has no right to read logs. ``drivers``: what the UIs of pods answer, by name and path;
+    ``no_proxy``: the account has no right to ask them.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None, bearer: str = "") -> None:
@@ -27,6 +28,8 @@ class FakeKubernetes(FakeServer):
         self.hidden: set[str] = set()
         self.logs: dict[str, bytes] = {}
         self.no_logs = False
+        self.drivers: dict[str, dict[str, Any]] = {}
+        self.no_proxy = False
         self.bearer = bearer
         self.page = 0  # a small page forces the client to go on; 0: as it asks
         self.dies_slowly = False
@@ -84,6 +87,8 @@ class FakeKubernetes(FakeServer):
         with self.lock:
             if parts.path == PODS:
                 return self._pod_made(asked) if asked.method == "POST" else (200, self._listed(query))
+            if parts.path.startswith(f"{PODS}/") and "/proxy/" in parts.path:
+                return self._proxied(*parts.path.removeprefix(f"{PODS}/").split("/proxy", 1))
             if parts.path.startswith(f"{PODS}/") and parts.path.endswith("/log"):
                 return self._log(parts.path.split("/")[-2], query)
             if parts.path.startswith(f"{PODS}/"):
@@ -96,6 +101,14 @@ class FakeKubernetes(FakeServer):
             if parts.path in self.others and asked.method in ("GET", "DELETE"):
                 return 200, self.others[parts.path] if asked.method == "GET" else self.others.pop(parts.path)
         return status(404, "NotFound", f"{parts.path} not found")
+
+    def _proxied(self, pod: str, path: str) -> tuple[int, Any]:
+        """An answer of a pod, as the API server passes it on."""
+        name, _, port = pod.partition(":")
+        if self.no_proxy:
+            return status(403, "Forbidden", f'pods "{pod}" is forbidden: cannot get resource "pods/proxy"')
+        said = self.drivers.get(name, {}).get(path) if port == "4040" else None
+        return (200, said) if said is not None else status(503, "ServiceUnavailable", "no endpoints available")
 
     def _pod_made(self, asked: Asked) -> tuple[int, Any]:
         said = asked.json()

@@ -28,6 +28,17 @@ class Asked(NamedTuple):
         return json.loads(self.body)
 
 
+def driver_of(run: str, attempt: int, *jobs: dict[str, Any], known: str = "spark-1") -> dict[str, Any]:
+    """What a driver's UI answers, by path: its REST interface as Spark has it."""
+    properties = [["spark.coordd.run", run], ["spark.coordd.attempt", str(attempt)], ["spark.app.name", "etl"]]
+    of = f"/api/v1/applications/{known}"
+    return {
+        "/api/v1/applications": [{"id": known, "name": "etl"}],
+        f"{of}/environment": {"sparkProperties": properties},
+        f"{of}/jobs": list(jobs),
+    }
+
+
 class FakeServer:
     """Subclasses answer with (status, object) or (status, bytes, headers)."""
 

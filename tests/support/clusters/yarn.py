@@ -18,12 +18,15 @@ NOT_FOUND = {"RemoteException": {"exception": "NotFoundException"}}
 
 
 class FakeYarn(FakeServer):
-    """``apps`` by id, in the form of the wire. ``hidden``: they were accepted, and are not shown yet."""
+    """``apps`` by id, in the form of the wire. ``hidden``: they were accepted, and are not shown yet. ``drivers``: what
+    the UIs behind its proxy answer, by id and path.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.apps: dict[str, dict[str, Any]] = {}
         self.hidden: set[str] = set()
+        self.drivers: dict[str, dict[str, Any]] = {}
         self.standby = False
         self.filters = True  # False: it ignores applicationTags, as before Hadoop 2.4
         self.dies_slowly = False  # an application that is killed goes on until ``finish``
@@ -120,6 +123,10 @@ class FakeYarn(FakeServer):
                 return 200, {"id": self.new()}
             if asked.method == "PUT" and parts.path.startswith(f"{APPS}/") and parts.path.endswith("/state"):
                 return self._kill(parts.path.split("/")[-2], query.get("user.name", ""), asked)
+            if parts.path.startswith("/proxy/"):
+                ident, _, path = parts.path.removeprefix("/proxy/").partition("/")
+                said = self.drivers.get(ident, {}).get(f"/{path}")
+                return (200, said) if said is not None else (404, b"<html>no such page</html>", {})
             if parts.path == APPS:
                 return 200, {"apps": self._listed(query)}
             if parts.path.startswith(f"{APPS}/") and (app := self.apps.get(parts.path.split("/")[-1])):

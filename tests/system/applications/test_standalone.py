@@ -182,6 +182,8 @@ def test_the_real_spark_submit_and_an_application(site: Site) -> None:
     (driver,) = site.spark.processes_of(ident)
     everything = Path(f"/proc/{driver}/cmdline").read_text() + Path(f"/proc/{driver}/environ").read_text()
     assert site.nodes.row(run)["nonce"] not in everything
+    told = until(lambda: site.up.call("run.show", id=run)["progress"], SPARK_LIMIT_S, why="its driver tells")
+    assert (told["tasks"], told["tasks_done"], told["tasks_failed"]) == (2, 2, 0)
 
     site.place.ends(run)
 
