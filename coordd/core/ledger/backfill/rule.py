@@ -155,7 +155,7 @@ class Backfilling(Limiting):
         row.attempt = self._unused(store, row.run, AttemptNumber(row.attempt + 1))
         row.by = mark
         row.reason = "opened by " + mark
-        row.not_before = now.wall
+        row.not_before = max(row.due_at, now.wall)  # as of a replay: the clock may have been set back since
         store.put_run(row)
         return row
 

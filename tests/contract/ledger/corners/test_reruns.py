@@ -106,6 +106,27 @@ def test_a_child_that_runs_after_failures_runs_once_more_after_a_new_one(nodes: 
     assert (nodes.state(ROOT), said(ask(nodes))) == (state, ("ok", "retry"))
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_where_the_clock_was_set_back_a_child_waits_for_its_fire_time(nodes: Nodes, known: bool) -> None:
+    due = nodes.clock.wall + 10.0
+    child = "third@2025-01-29T08:00:10Z"
+    nodes.clock.step(30.0)
+    ends(nodes, ROOT, "failure")
+    if known:
+        ends(nodes, child, fire_at=due, due=due)
+    replay(nodes, after(child, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    nodes.clock.wall = due - 6.0
+
+    assert ask(nodes, child, fire_at=due, due=due).word == "ok"
+    assert nodes.claim(of(nodes, child, fire_at=due, due=due), 1, nonce="early").word == "early"
+    nodes.clock.step(3.0)
+    grant = nodes.granted(of(nodes, child, fire_at=due, due=due), 1, nonce="again")
+    assert (nodes.gate(grant).word, nodes.gate(grant).in_s) == ("early", pytest.approx(3.0))
+    nodes.clock.step(3.0)
+    assert nodes.gate(grant).word == "ok"
+
+
 def test_a_run_that_succeeded_is_run_once_more_and_its_child_after_it(nodes: Nodes) -> None:
     ends(nodes, ROOT)
     ends(nodes, CHILD)

@@ -71,7 +71,7 @@ function BACKFILL.open_once_more(row, of, mark)
     row.failures, row.relaunches, row.cancel, row.commit_token = 0, 0, 0, 0
   end
   row.state, row.attempt, row.by = RETRY, unused(row.run, row.attempt + 1), mark
-  row.reason, row.not_before = 'opened by ' .. mark, now
+  row.reason, row.not_before = 'opened by ' .. mark, math.max(due_at(row), now)
   put_run(row)
   return row
 end
