@@ -608,7 +608,7 @@ def _application(environ: Mapping[str, str], conf: Mapping[str, str]) -> str:
 def _ask(grant: Grant, what: str, until: float, holder: int = 0, **more: object) -> tuple[str, int, str]:
     """The answer: ok, committed, moved or stale, a token, and why. Raises LeaseLostError. ``more``: of the question."""
     addresses = [grant.address] if grant.is_local else [one.strip() for one in grant.address.split(",") if one.strip()]
-    whose = "the runner" if grant.is_local else "a listener"
+    whose, why = "the runner" if grant.is_local else "a listener", ""
     while True:
         refused = 0
         for address in addresses:
@@ -616,8 +616,9 @@ def _ask(grant: Grant, what: str, until: float, holder: int = 0, **more: object)
             try:
                 word, token, why = _ask_once(grant, address, what, holder, limit, **more)
             except (OSError, ValueError) as exc:
-                why = f"{whose} does not answer: {exc or type(exc).__name__}"
-                why += "" if grant.is_local else f" ({address})"
+                if not why or _now() < until:  # the last question has often no time left, and tells nothing
+                    why = f"{whose} does not answer: {exc or type(exc).__name__}"
+                    why += "" if grant.is_local else f" ({address})"
                 continue
             if word == "refused":
                 refused += 1

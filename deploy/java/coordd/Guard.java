@@ -355,9 +355,10 @@ public final class Guard {
       }
     }
     String whose = grant.isLocal() ? "the runner" : "a listener";
+    String why = "no address of a listener";
+    boolean heard = false;
     while (true) {
       int refused = 0;
-      String why = "no address of a listener";
       for (String address : addresses) {
         try {
           Answer answer =
@@ -373,8 +374,11 @@ public final class Guard {
             return answer;
           }
         } catch (IOException | GeneralSecurityException | IllegalArgumentException exc) {
-          why = whose + " does not answer: " + exc + (grant.isLocal() ? "" : " (" + address + ")");
+          if (!heard || until.leftS() > 0) { // the last question has often no time left, and tells nothing
+            why = whose + " does not answer: " + exc + (grant.isLocal() ? "" : " (" + address + ")");
+          }
         }
+        heard = true;
       }
       if (refused == addresses.size()) { // else another one may know
         throw new LeaseLostException(grant.name() + ": " + why);
