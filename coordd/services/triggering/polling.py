@@ -15,11 +15,16 @@ OTHERS_WAIT_S = 1.0
 
 
 class _Term(NamedTuple):
-    """``since``: when this node has noticed it (monotonic seconds); ``succession``: None while it is not decided."""
+    """``since``: when this node has noticed it (monotonic seconds); ``succession``: None while it is not decided.
+
+    ``passed``: the other nodes of it that were alive and not ready. What they know of this election may differ, so they
+    are passed over for all of the term, also once they are ready.
+    """
 
     number: int
     since: float
     succession: tuple[str, ...] | None
+    passed: frozenset[str] = frozenset()
 
 
 class Polling:
@@ -60,14 +65,22 @@ class Polling:
             election = driver.feed(node.open_election, ident, polling.TOPIC, None)
         if election is not None and election.succession is not None:
             term = term._replace(succession=election.succession)
-        self._terms[of] = term
         there = self._there(job)
         if term.succession is not None:
+            passed = term.passed | self._unready().intersection(term.succession)
             alike = [name for name, digest in there.items() if digest == node.jobs_digest]
-            self._pollers[of] = polling.poller(ident, term.succession, there, alike)
+            stand = [name for name in term.succession if name not in passed]
+            term = term._replace(passed=passed)
+            self._pollers[of] = polling.poller(ident, stand, there, alike)
         elif self.poller(of) not in there:
             self._pollers[of] = ""  # until the term's election is decided
+        self._terms[of] = term
         return self._pollers.get(of) == node.full_hostname
+
+    def _unready(self) -> set[str]:
+        """The other nodes that are alive, and take nothing: draining, or starting."""
+        members = self._driver.node.members.values()
+        return {member.name for member in members if member.state in (ALIVE, SUSPECT) and member.says != "ready"}
 
     def _there(self, job: Job) -> dict[str, str]:
         """The nodes that can poll, and the digests of their jobs."""

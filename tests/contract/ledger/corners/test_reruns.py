@@ -122,7 +122,8 @@ def test_where_the_clock_was_set_back_a_child_waits_for_its_fire_time(nodes: Nod
     assert nodes.claim(of(nodes, child, fire_at=due, due=due), 1, nonce="early").word == "early"
     nodes.clock.step(3.0)
     grant = nodes.granted(of(nodes, child, fire_at=due, due=due), 1, nonce="again")
-    assert (nodes.gate(grant).word, nodes.gate(grant).in_s) == ("early", pytest.approx(3.0))
+    assert nodes.gate(grant).word == "early"
+    assert nodes.gate(grant).in_s == pytest.approx(3.0)
     nodes.clock.step(3.0)
     assert nodes.gate(grant).word == "ok"
 
