@@ -106,10 +106,14 @@ class Fates:
 
 
 def has_begun(row: Row, mark: str, ended_at: float) -> bool:
-    """True if the run's present attempt is one of this re-run, or began after its parents' new ends, or is yet to."""
+    """True if the run's present attempt is one of this re-run, or began after its parents' new ends, or is yet to.
+
+    What is pending because its parents were absent is never granted: it ends as missed.
+    """
     if row.by.startswith(OPENED) and row.by.endswith(mark):
         return True
-    return row.state in (PENDING, RETRY) or (row.token != 0 and row.received_at >= ended_at)
+    waits = row.state == RETRY or (row.state == PENDING and not row.by.startswith(ABSENT))
+    return waits or (row.token != 0 and row.received_at >= ended_at)
 
 
 def opened_by(parents: tuple[str, ...]) -> str:

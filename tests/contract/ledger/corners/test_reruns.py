@@ -245,6 +245,20 @@ def test_a_child_that_began_after_the_new_end_does_not_run_again(nodes: Nodes, b
     assert ask(nodes).word == "finished"
 
 
+def test_a_child_whose_row_says_that_its_parents_are_absent_has_not_begun(nodes: Nodes) -> None:
+    """A node that does not know of the new end yet writes that row right after it."""
+    ends(nodes, ROOT, "failure")
+    replay(nodes, after(CHILD, ROOT))
+    ends(nodes, ROOT, attempt=1)
+    nodes.ask(Register(of=of(nodes, CHILD, by=f"{ABSENT}sales", start_within_s=0.0)))
+    assert said(ask(nodes)) == ("limited", f"{CHILD} has not ended")
+    assert waits(nodes)
+    nodes.clock.step(1.0)
+    nodes.ask(Settle(run=CHILD, attempt=AttemptNumber(0)))
+    assert (nodes.state(CHILD), said(ask(nodes))) == ("missed", ("ok", "retry"))
+    assert not waits(nodes)
+
+
 def test_a_child_that_was_missed_and_one_without_a_row_run(nodes: Nodes) -> None:
     ends(nodes, ROOT, "failure")
     nodes.ask(Register(of=of(nodes, CHILD, by=f"{ABSENT}sales", start_within_s=0.0)))

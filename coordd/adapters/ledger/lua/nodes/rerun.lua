@@ -75,9 +75,11 @@ local function fits(found, on)
   return failed or on == 'done'
 end
 
+-- What is pending because its parents were absent is never granted.
 local function has_begun(row, ended_at)
   if string.sub(row.by, 1, #OF.OPENED) == OF.OPENED and string.sub(row.by, -#mark) == mark then return true end
-  return row.state == PENDING or row.state == RETRY or row.token ~= 0 and row.received_at >= ended_at
+  local absent = string.sub(row.by, 1, #OF.ABSENT) == OF.ABSENT
+  return row.state == PENDING and not absent or row.state == RETRY or row.token ~= 0 and row.received_at >= ended_at
 end
 
 local fates, first = {}, group_of(root)
