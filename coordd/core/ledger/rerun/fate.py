@@ -108,7 +108,7 @@ class Fates:
 def has_begun(row: Row, mark: str, ended_at: float) -> bool:
     """True if the run's present attempt is one of this re-run, or began after its parents' new ends, or is yet to.
 
-    What is pending because its parents were absent is never granted: it ends as missed.
+    A run that is pending because its parents were absent is never granted: it ends as missed.
     """
     if row.by.startswith(OPENED) and row.by.endswith(mark):
         return True

@@ -75,7 +75,7 @@ local function fits(found, on)
   return failed or on == 'done'
 end
 
--- What is pending because its parents were absent is never granted.
+-- A run that is pending because its parents were absent is never granted.
 local function has_begun(row, ended_at)
   if string.sub(row.by, 1, #OF.OPENED) == OF.OPENED and string.sub(row.by, -#mark) == mark then return true end
   local absent = string.sub(row.by, 1, #OF.ABSENT) == OF.ABSENT
