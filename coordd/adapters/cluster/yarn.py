@@ -10,7 +10,7 @@ import json
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from coordd.adapters.cluster import http
 from coordd.adapters.cluster.hadoop import resource_managers, value_of
@@ -99,9 +99,10 @@ class Yarn:
     def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
         """Behind YARN's proxy, at the address that the ResourceManager tells. Raises UnavailableError."""
         one = application_of(self._object(f"{APPS}/{quote(ident)}", "app"))
-        if one.state != ALIVE or not one.ui.startswith(("http://", "https://")):
-            raise UnavailableError(f"{self.place}: {ident} has no tracking URL now")
         base = one.ui.rstrip("/")
+        # An application names its own address; only that of the proxy gets our ticket.
+        if one.state != ALIVE or urlsplit(base).path != f"/proxy/{ident}":
+            raise UnavailableError(f"{self.place}: {ident} has no tracking URL at YARN's proxy now")
         return [DriverPlace(base, lambda path, answer_s: self._ask_one("GET", base + path, None, answer_s))]
 
     # ---- the answers

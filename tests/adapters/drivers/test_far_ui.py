@@ -124,9 +124,12 @@ def test_an_application_that_has_ended_on_yarn_has_no_driver_to_ask(tmp_path: Pa
     with FakeYarn() as yarn:
         env = yarn.configuration(tmp_path / "conf")
         ident = yarn.submit("etl", "")
-        yarn.finish(ident)
         ui = FarUi(Driven(RUN, 2, 7, "/runs/etl", {}, "edge-1"), lambda: open_manager("yarn", {}, env))
-        assert f"{ident} has no tracking URL now" in why(ui, ident)
+        yarn.apps[ident]["trackingUrl"] = f"{yarn.url}/elsewhere/{ident}/"
+        assert f"{ident} has no tracking URL at YARN's proxy now" in why(ui, ident)
+        yarn.apps[ident]["trackingUrl"] = f"{yarn.url}/proxy/{ident}/"
+        yarn.finish(ident)
+        assert f"{ident} has no tracking URL at YARN's proxy now" in why(ui, ident)
 
 
 def test_hadoops_command_leads_to_no_driver(tmp_path: Path) -> None:
