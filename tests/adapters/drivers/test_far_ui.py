@@ -4,6 +4,7 @@ asked in tests/system/applications/test_standalone.py.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
             yield Site(yarn, lambda: open_manager("yarn", {}, env), ident, f"{yarn.url}/proxy/{ident}")
     else:
         with FakeKubernetes() as api:
-            env = api.kubeconfig(tmp_path / "config", {})
+            env = {**api.kubeconfig(tmp_path / "config", {}), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
             name = api.submit("etl-driver", {})
             base = f"{api.url}/api/v1/namespaces/default/pods/{name}:4040/proxy"
             yield Site(api, lambda: open_manager(f"k8s://{api.url}", {}, env), name, base)
@@ -113,7 +114,7 @@ def test_a_driver_without_ui_is_not_asked_for(site: Site) -> None:
 
 def test_on_kubernetes_the_right_that_is_missing_is_named(tmp_path: Path) -> None:
     with FakeKubernetes() as api:
-        env = api.kubeconfig(tmp_path / "config", {})
+        env = {**api.kubeconfig(tmp_path / "config", {}), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
         api.submit("etl-driver", {})
         api.no_proxy = True
         ui = FarUi(Driven(RUN, 2, 7, "/runs/etl", {}, "edge-1"), lambda: open_manager(f"k8s://{api.url}", {}, env))

@@ -8,7 +8,7 @@ The judge knows what has arrived, and takes the arguments of a row for what the 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordd.core.ledger.requests import Claim, Register
@@ -75,6 +75,7 @@ class Arrived:
         self._polls: dict[str, dict[str, Polls]] = defaultdict(dict)  # trigger -> daemon -> when it polled last
         self._subjects = [subject(job.name, one.name) for job in world.plan.jobs.values() for one in job.triggers]
         self._waits_since: dict[Arrival, float] = {}
+        self._taken: Counter[str] = Counter()  # by job, at the last look
         self._one_from_s = CHAOS_S + ELECTED_S + 2.0 * world.plan.limits.get(TERM, 0.0)
         self._nobody_s = 0.0  # until when no node was ready: all that were left were drained, say
         self._offsets: dict[
@@ -235,9 +236,12 @@ class Arrived:
         return any(not self._forgotten(of) for of in self._missing())
 
     def wait(self) -> None:
-        """After the faults an arrival that has room has its row soon."""
+        """After the faults an arrival that has room has its row soon. A job that has just taken another had none."""
         world, now = self.world, self.world.now
         full = {row.job for row in world.server.open_rows()}
+        taken = Counter(of.job for of in self._runs)
+        full |= {job for job in taken if taken[job] != self._taken[job]}
+        self._taken = taken
         late = {of for of in self._missing() if of.job not in full and not self._forgotten(of)}
         self._waits_since = {of: self._waits_since.get(of, now) for of in late}
         for of, since in self._waits_since.items():
