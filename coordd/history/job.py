@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from coordd.errors import CoorddError
 from coordd.history.audit import CLOCK_SKEW_S
-from coordd.history.figures.collecting import collect, limits_of
+from coordd.history.figures.collecting import SHUFFLE, collect, limits_of
 from coordd.history.pipeline import build
 from coordd.history.publishing import Owner, Staging, local, write_file
 from coordd.history.report import render
@@ -41,9 +41,10 @@ SIZE_UNKNOWN = 2 * 1024 * 1024 * 1024
 # A longer retention is a mistake, and no calendar has its first day.
 DAYS_MAX = 36_500
 
-# Up to this number of files, Spark's driver lists them itself. Local ones take it no time: 12,000 took 24 s in a job.
+# Up to this number of files, Spark's driver lists them itself: segments are many and small, and a Spark job for it
+# takes longer. Local ones take it no time; a job took 24 s for 12,000.
 DISCOVERY = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-LOCAL_LISTED_MAX = 1_000_000
+LISTED_MAX, LOCAL_LISTED_MAX = 10_000, 1_000_000
 
 # Settings of this job, unless spark-submit says otherwise.
 CONF = {
@@ -52,8 +53,6 @@ CONF = {
     "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal digits need no rules of languages
     # Java never compiles a method of more than 8000 bytes. Spark's default lets it interpret them: half as fast.
     "spark.sql.codegen.hugeMethodLimit": "8000",
-    # Segments are many and small: listing them takes this process less time than starting a Spark job for it.
-    DISCOVERY: "10000",
     "spark.sql.session.timeZone": "UTC",
 }
 
@@ -199,15 +198,12 @@ def add(options: argparse.Namespace, journals: list[str], owner: Owner) -> None:
 def session(size: int | None = None) -> SparkSession:
     """The session; spark-submit's own settings override these. ``size``: bytes of input, None if unknown."""
     spark = SparkSession.builder.appName("coordd-history").getOrCreate()
-    for name, value in CONF.items():
+    listed = LISTED_MAX if size is None else LOCAL_LISTED_MAX
+    # The fewest partitions that are small enough: the journals of a few nodes need one.
+    partitions = max(1, -(-(SIZE_UNKNOWN if size is None else size) // PARTITION_BYTES))
+    for name, value in {**CONF, DISCOVERY: str(listed), SHUFFLE: str(partitions)}.items():
         if spark.sparkContext.getConf().get(name) is None:
             spark.conf.set(name, value)
-    if size is not None and spark.sparkContext.getConf().get(DISCOVERY) is None:
-        spark.conf.set(DISCOVERY, str(LOCAL_LISTED_MAX))
-    size = SIZE_UNKNOWN if size is None else size
-    if spark.sparkContext.getConf().get("spark.sql.shuffle.partitions") is None:
-        # The fewest that are small enough: the journals of a few nodes need one.
-        spark.conf.set("spark.sql.shuffle.partitions", str(max(1, -(-size // PARTITION_BYTES))))
     return spark
 
 

@@ -200,8 +200,8 @@ def _launches(runs: Mapping[str, list[Life]], record: Record, excuses: Excuses, 
                     yield f"{run}/{attempt} was launched {many} times: {_told(same)}"
         for earlier, later in pairwise(of_run):
             pair = _told([earlier, later])
-            alive, again = earlier.last > later.start.at + TICK_S, job.holds
-            excused = (alive or again) and excuses.unwitnessed(earlier, later)
+            alive = earlier.last > later.start.at + TICK_S
+            excused = (alive or job.holds) and excuses.unwitnessed(earlier, later)
             if alive:
                 counts["overlaps"] += not excused
                 counts["overlaps: the launcher was cut off while the ledger lost writes"] += excused
@@ -209,7 +209,7 @@ def _launches(runs: Mapping[str, list[Life]], record: Record, excuses: Excuses, 
                     yield f"{run}: two attempts alive: {pair}"
             if later.start.token <= earlier.start.token:
                 yield f"{run}: the token did not rise: {pair}"
-            if again and not excused:
+            if job.holds and not excused:
                 yield f"{run} holds, and was launched again: {pair}"
             if earlier.end == "end":
                 counts["run again after a success that could not be reported"] += 1

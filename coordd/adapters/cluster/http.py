@@ -46,8 +46,8 @@ class DriverPlace(NamedTuple):
 class ShowsDrivers(Protocol):
     """A cluster manager that leads to the UIs of its drivers."""
 
-    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
-        """Where the UI of an application's driver may be. ``port``: Spark's first port for it.
+    def drivers_places(self, ident: str, ports: range) -> list[DriverPlace]:
+        """Where the UI of an application's driver may be. ``ports``: those that Spark tries for it, in this order.
 
         Raises UnavailableError: not now.
         """

@@ -91,9 +91,9 @@ class Kubernetes:
             return f"driver pods are kept for {self._kept_s:g} s ([spark] retention), and the submission is older"
         return ""
 
-    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
-        """Behind the API server's proxy to the driver's pod."""
-        base = f"{self._pods}/{quote(ident)}:{port}/proxy"
+    def drivers_places(self, ident: str, ports: range) -> list[DriverPlace]:
+        """Behind the API server's proxy to the driver's pod. A pod has one driver, so the first port is free."""
+        base = f"{self._pods}/{quote(ident)}:{ports.start}/proxy"
 
         def ask(path: str, answer_s: float) -> Answer:
             answer = self._request("GET", base + path, answer_s=min(self._answer_s, answer_s))

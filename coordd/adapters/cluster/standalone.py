@@ -27,9 +27,6 @@ from coordd.errors import UnavailableError
 # Spark's default ports.
 UI_PORT, REST_PORT = "8080", "6066"
 
-# The number of ports that Spark tries for the UI of a driver.
-UI_PORTS = 17
-
 # The states of a driver that is over, as its worker says. ERROR: it could not be started.
 BY_WORKER = {"FINISHED": SUCCEEDED, "FAILED": FAILED, "KILLED": KILLED, "ERROR": FAILED}
 
@@ -158,7 +155,7 @@ class Standalone:
         """Nothing that a master shows proves that it has forgotten no driver."""
         return "a Standalone master forgets ended drivers when it restarts, and does not say when it did"
 
-    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
+    def drivers_places(self, ident: str, ports: range) -> list[DriverPlace]:
         """The ports of Spark's UIs on the driver's worker: which of them is its one, only the UI tells. Raises
         UnavailableError.
         """
@@ -168,7 +165,7 @@ class Standalone:
         if not host:
             raise UnavailableError(f"{state.place}: {ident} has no worker now")
         named = f"[{host}]" if ":" in host else host
-        return [_place(f"http://{named}:{one}") for one in range(port, port + UI_PORTS)]
+        return [_place(f"http://{named}:{one}") for one in ports]
 
     # ---- the master
 

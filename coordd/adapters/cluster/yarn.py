@@ -96,7 +96,7 @@ class Yarn:
             return f"the ResourceManager keeps {kept} ended applications, and {submitted:.0f} were submitted"
         return ""
 
-    def drivers_places(self, ident: str, port: int) -> list[DriverPlace]:
+    def drivers_places(self, ident: str, ports: range) -> list[DriverPlace]:
         """Behind YARN's proxy, at the address that the ResourceManager tells. Raises UnavailableError."""
         one = application_of(self._object(f"{APPS}/{quote(ident)}", "app"))
         base = one.ui.rstrip("/")

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coordd.adapters.cluster.http import DriverPlace, ShowsDrivers
-from coordd.adapters.drivers.ui import OFF, counted, first_port, is_of, is_off, listed, properties_of
+from coordd.adapters.drivers.ui import OFF, counted, is_of, is_off, listed, properties_of, ui_ports
 from coordd.errors import RefusedError, UnavailableError
 from coordd.ports import Applications, Driven, Seen
 
@@ -53,7 +53,7 @@ class FarUi:
         if not isinstance(self._manager, ShowsDrivers):
             raise RefusedError(NO_WAY, kind="no_ui")
         why = "its driver has no UI yet"
-        for place in self._manager.drivers_places(ident, first_port(self._driven.conf)):
+        for place in self._manager.drivers_places(ident, ui_ports(self._driven.conf)):
             try:
                 for application in listed(_asked(place, "/api/v1/applications", deadline)):
                     known = str(application.get("id", "")) if isinstance(application, dict) else ""

@@ -85,8 +85,7 @@ class SparkUi:
         raise UnavailableError(why)
 
     def _may_be_ui(self, listener: Listener) -> bool:
-        first = first_port(self._conf)
-        return listener.everywhere or first <= listener.port < first + UI_PORTS
+        return listener.everywhere or listener.port in ui_ports(self._conf)
 
     def _recognised(self, environment: Any, port: int) -> str:
         """The UI's address for people, if this driver is the attempt's. Raises UnavailableError."""
@@ -118,10 +117,11 @@ def is_of(conf: Mapping[str, str], driven: Driven) -> bool:
     return (conf.get("spark.coordd.run"), conf.get("spark.coordd.attempt")) == (driven.run, str(driven.attempt))
 
 
-def first_port(conf: Mapping[str, str]) -> int:
-    """The first port that a driver tries for its UI."""
+def ui_ports(conf: Mapping[str, str]) -> range:
+    """The ports that a driver tries for its UI, in this order."""
     port = conf.get("spark.ui.port", "")
-    return int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else UI_PORT
+    first = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else UI_PORT
+    return range(first, first + UI_PORTS)
 
 
 def is_off(conf: Mapping[str, str]) -> bool:

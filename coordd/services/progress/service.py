@@ -103,7 +103,7 @@ class Progress:
     def own(self, run: str) -> tuple[dict[str, Any] | None, str | None]:
         """(the progress of a run of this node, or why there is none); (None, None): not a Spark run of this node."""
         for runner in self._runners.runners.values():
-            if runner.launch.run == run and not runner.ended and self._conf(runner) is not None:
+            if runner.launch.run == run and not runner.ended and self._spark_job(runner) is not None:
                 watched = self._watched.get(runner.directory)
                 if watched is None or watched.seen is None:
                     return None, watched.problem if watched is not None else "its driver has not been asked yet"
@@ -160,25 +160,23 @@ class Progress:
 
     def _alive(self) -> Iterable[RunnerHandle]:
         for runner in self._runners.runners.values():
-            if runner.program and not runner.ended and self._conf(runner) is not None:
+            if runner.program and not runner.ended and self._spark_job(runner) is not None:
                 yield runner
 
-    def _conf(self, runner: RunnerHandle) -> dict[str, str] | None:
-        """The conf of the job, if it has a driver."""
+    def _spark_job(self, runner: RunnerHandle) -> Job | None:
+        """The definition that it runs, if that has a driver."""
         job = self._driver.node.definition(runner.launch.job, runner.launch.digest)
-        if job is None or not isinstance(job.launch, SparkSubmit) or not self._is_driven(job):
-            return None
-        return dict(job.launch.conf)
+        return job if self._is_driven(job) else None
 
     @staticmethod
     def _is_driven(job: Job | None) -> bool:
         return job is not None and isinstance(job.launch, SparkSubmit)
 
     def _begin(self, runner: RunnerHandle) -> _Watched:
-        launch, conf = runner.launch, self._conf(runner) or {}
-        job = self._driver.node.definition(launch.job, launch.digest)
+        launch, job, host = runner.launch, self._spark_job(runner), self._driver.node.hostname
         assert job is not None
-        host = self._driver.node.hostname
+        assert isinstance(job.launch, SparkSubmit)
+        conf = dict(job.launch.conf)
         driven = Driven(launch.run, launch.attempt, runner.program, runner.directory, conf, host, job.run_as)
         watched = self._watched[runner.directory] = _Watched(
             self._open_ui(driven, launch, job), far=job.drives_elsewhere
